@@ -1,0 +1,49 @@
+# Every command sets up .venv by itself; the first call installs, later calls start at once.
+#   make notebooks             run every notebook (PRESET=smoke make notebooks: a quick pass over all of them)
+#   make test                  everything that CI checks
+#   make lab                   open JupyterLab on notebooks/
+#   make bench                 speed, measured side by side
+#   make data                  check the shipped datasets
+
+SHELL := /bin/bash
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PYTHON ?= $(shell for name in python3.11 python3 python; do \
+	$$name -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo $$name && break; done)
+
+.PHONY: notebooks test lab bench data setup clean
+.DEFAULT_GOAL := notebooks
+
+notebooks: $(READY)
+	$(BIN)/python -m brrcrl_lib.cli notebooks run $(if $(PRESET),--preset $(PRESET))
+
+test: $(READY)
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
+	$(BIN)/python -m mypy
+	$(BIN)/python -m pytest tests
+	$(BIN)/python -m pytest --nbval --nbval-current-env --nbval-cell-timeout 300 notebooks
+	$(BIN)/python -m brrcrl_lib.cli notebooks run --preset smoke
+
+lab: $(READY)
+	$(BIN)/python -m jupyterlab --notebook-dir=notebooks
+
+bench: $(READY)
+	$(BIN)/python -m brrcrl_lib.cli bench
+
+data: $(READY)
+	$(BIN)/python -m brrcrl_lib.cli data verify
+
+setup: $(READY)
+
+$(READY): requirements.lock pyproject.toml
+	@test -n "$(PYTHON)" || { echo "Python 3.11 not found: install it, or name it with make PYTHON=/path/to/python3.11"; exit 1; }
+	@echo "Setting up $(VENV) with $(PYTHON); this happens once and takes a few minutes."
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+clean:
+	rm -rf $(VENV) runs/notebooks runs/smoke_figures

@@ -1,0 +1,163 @@
+"""The `brrcrl` command: a table of commands, each of which loads what it needs only when it is chosen.
+
+Flags and help texts come from the configuration dataclasses. What a user got wrong is answered with one sentence
+and exit code 2; a notebook that failed gives exit code 1.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import tyro
+
+from brrcrl_lib.config import did_you_mean
+from brrcrl_lib.runs import ROOT
+
+
+@dataclass(frozen=True)
+class RunNotebooks:
+    """Run notebooks in order: checked before they start, with a table at the end."""
+
+    notebooks: tyro.conf.Positional[tuple[str, ...]] = ()
+    """Numbers or names, for example 02; all notebooks if none is named."""
+    preset: str | None = None
+    """recorded, smoke, laptop or paper; each notebook's own default if left out."""
+    parameter: Annotated[
+        tyro.conf.UseAppendAction[tuple[tuple[str, str], ...]], tyro.conf.arg(aliases=["-p"], metavar="NAME VALUE")
+    ] = ()
+    """A parameter of the notebook, for example -p delta 0.2."""
+    out: Path = ROOT / "runs" / "notebooks"
+    """Folder for the executed copies, one subfolder per preset."""
+
+
+@dataclass(frozen=True)
+class RefreshNotebooks:
+    """Execute notebooks with their defaults and store the outputs in place."""
+
+    notebooks: tyro.conf.Positional[tuple[str, ...]] = ()
+    """Numbers or names, for example 02; all notebooks if none is named."""
+
+
+@dataclass(frozen=True)
+class ListNotebooks:
+    """List the notebooks with their questions."""
+
+
+def run_notebooks(config: RunNotebooks) -> int:
+    from brrcrl_lib import notebooks
+
+    planned = notebooks.plan(notebooks.find_notebooks(config.notebooks), config.preset, dict(config.parameter))
+    outcomes = notebooks.run_notebooks(planned, config.out)
+    print("\n" + notebooks.summary(outcomes))
+    failed = sum(outcome.status == "failed" for outcome in outcomes)
+    verdict = f"{failed} of {len(outcomes)} failed" if failed else "all ok"
+    print(f"\n{verdict}; executed copies in {config.out}")
+    return 1 if failed else 0
+
+
+def refresh_notebooks(config: RefreshNotebooks) -> int:
+    from brrcrl_lib import notebooks
+
+    for path in notebooks.find_notebooks(config.notebooks):
+        print(f"refreshing {path.stem}", flush=True)
+        notebooks.refresh(path)
+    return 0
+
+
+def list_notebooks(config: ListNotebooks) -> int:
+    from brrcrl_lib import notebooks
+
+    for path in notebooks.all_notebooks():
+        print(f"{path.stem:<24} {notebooks.question(path)}")
+    return 0
+
+
+COMMANDS = {  # name: (configuration, function, what it does)
+    "notebooks run": ("cli:RunNotebooks", "cli:run_notebooks", "run notebooks, all or some, and sum up"),
+    "notebooks refresh": ("cli:RefreshNotebooks", "cli:refresh_notebooks", "store fresh outputs in the notebooks"),
+    "notebooks list": ("cli:ListNotebooks", "cli:list_notebooks", "list the notebooks with their questions"),
+    "data collect": ("datasets.collect:CollectConfig", "datasets.collect:collect", "train SAC, keep every transition"),
+    "data rollout": ("datasets.generate:RolloutConfig", "datasets.generate:rollout", "play a policy into a dataset"),
+    "data publish": ("datasets.publish:PublishConfig", "datasets.publish:publish", "turn a collection into datasets"),
+    "data verify": ("datasets.verify:VerifyConfig", "datasets.verify:run_verify", "check the installed datasets"),
+    "data import-d4rl": ("datasets.d4rl:ImportConfig", "datasets.d4rl:import_d4rl", "convert a D4RL HDF5 file"),
+}
+LEADING = {"data import-d4rl": "--file", "data verify": "--ids"}
+"""Flags whose name may be left out when their value comes first: `brrcrl data import-d4rl FILE --env ...`."""
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Find the command, read its flags, run it; leave with 0, 1 (it failed) or 2 (the request was wrong)."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    command = next((name for name in COMMANDS if words[: len(name.split())] == name.split()), None)
+    if command is None:
+        raise SystemExit(_overview(words))
+    rest = words[len(command.split()) :]
+    if command in LEADING and rest and not rest[0].startswith("-"):
+        rest.insert(0, LEADING[command])
+    try:
+        config_name, function_name, _ = COMMANDS[command]
+        config = tyro.cli(_load(config_name), prog=f"brrcrl {command}", args=rest)
+        result = _load(function_name)(config)
+    except KeyboardInterrupt:
+        print(f"\nbrrcrl {command}: stopped", file=sys.stderr)
+        raise SystemExit(130) from None
+    except (ValueError, OSError) as error:
+        if not _is_for_the_user(error):
+            raise
+        print(f"brrcrl {command}: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    raise SystemExit(_report(result))
+
+
+def _report(result: Any) -> int:
+    """Print what a command gave back; the exit code is 1 if a check in it failed."""
+    if result is None or isinstance(result, int):
+        return result or 0
+    rows = result if isinstance(result, list) else [result]
+    checks = [row for row in rows if hasattr(row, "ok")]
+    for check in checks:
+        print(f"{'ok    ' if check.ok else 'FAILED'}  {check.dataset}  {check.check}: {check.details}")
+    if rows and not checks:
+        last = rows[-1]  # of a learning curve, where it ended
+        print("\n".join(f"{key}: {value}" for key, value in last.items()) if isinstance(last, dict) else last)
+    return int(not all(check.ok for check in checks))
+
+
+def _load(name: str) -> Callable[..., Any]:
+    """The object that `module:attribute` names."""
+    module, attribute = name.split(":")
+    return getattr(import_module(f"brrcrl_lib.{module}"), attribute)
+
+
+def _overview(words: Sequence[str]) -> int:
+    """Print the commands, or those of the group that was named; complain about a word that is none of them."""
+    asked = [word for word in words if word not in ("-h", "--help")]
+    inside = [name for name in COMMANDS if asked and name.split()[0] == asked[0]]
+    if len(asked) > (1 if inside else 0):
+        word = " ".join(asked[: 2 if inside else 1])
+        print(f"brrcrl: no command '{word}'{did_you_mean(word, inside or list(COMMANDS))}", file=sys.stderr)
+        return 2
+    print("usage: brrcrl COMMAND [options]; brrcrl COMMAND --help explains one\n")
+    for name in inside or COMMANDS:
+        print(f"  {name:<20} {COMMANDS[name][2]}")
+    return 0
+
+
+def _is_for_the_user(error: Exception) -> bool:
+    """A sentence written by the kit, or a file that cannot be had; anything else is a bug and keeps its traceback."""
+    if isinstance(error, OSError):
+        return True
+    trace = error.__traceback__
+    while trace and trace.tb_next:
+        trace = trace.tb_next
+    return trace is not None and Path(trace.tb_frame.f_code.co_filename).is_relative_to(Path(__file__).parent)
+
+
+if __name__ == "__main__":
+    main()

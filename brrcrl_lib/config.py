@@ -1,0 +1,41 @@
+"""Presets: the same experiment at four sizes.
+
+A configuration is a frozen dataclass whose defaults are the `laptop` values; its class attribute `presets`
+lists, for the other presets, only what differs. `recorded` shows what `laptop` made.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any, TypeVar
+
+PRESETS = {
+    "recorded": "shows shipped results and evaluates a little live; seconds to a minute or two",
+    "smoke": "trains from scratch on tiny budgets; proves that every path works, its numbers claim nothing",
+    "laptop": "CPU, minutes to an hour; what made the recorded results",
+    "paper": "the paper's sizes; wants a GPU",
+}
+
+C = TypeVar("C")
+
+
+def with_preset(config_class: type[C], preset: str, **overrides: Any) -> C:
+    """`config_class` at the size of `preset`, with single fields overridden by name."""
+    if preset not in PRESETS:
+        raise ValueError(f"unknown preset '{preset}'{did_you_mean(preset, PRESETS)}")
+    differences: Mapping[str, Any] = getattr(config_class, "presets", {}).get(preset, {})
+    names = [field.name for field in dataclasses.fields(config_class)]  # type: ignore[arg-type]
+    for name in overrides:
+        if name not in names:
+            raise ValueError(f"{config_class.__name__} has no field '{name}'{did_you_mean(name, names)}")
+    return config_class(**{**differences, **overrides})
+
+
+def did_you_mean(given: str, valid: Mapping[str, Any] | list[str] | tuple[str, ...]) -> str:
+    """'; did you mean ...?' with the nearest valid word, and the whole list behind it."""
+    names = list(valid)
+    near = get_close_matches(str(given), names, n=1, cutoff=0.5)
+    listing = ", ".join(names)
+    return (f"; did you mean '{near[0]}'?" if near else "") + f" (valid: {listing})"

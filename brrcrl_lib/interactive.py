@@ -1,0 +1,30 @@
+"""Sliders that teach in JupyterLab and leave nothing missing where there are none."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from IPython.display import display
+
+from brrcrl_lib.devices import quiet
+
+
+def explore(draw: Callable[..., Any], **controls: Any) -> None:
+    """Show `draw` with one ipywidgets control per keyword, in the style of `ipywidgets.interact`.
+
+    Without widgets (tests, batch runs, GitHub) it prints which controls JupyterLab would show; the notebook has
+    drawn the same content for a few fixed values just above, so that nobody misses anything.
+    """
+    if quiet() or not someone_can_drag():
+        print("In JupyterLab, controls appear here for: " + ", ".join(controls) + ".")
+        return
+    import ipywidgets
+
+    display(ipywidgets.interactive(draw, **controls))
+
+
+def someone_can_drag() -> bool:
+    """True in a kernel that a person's front end started: a Jupyter server, VS Code or Colab; not papermill, nbval."""
+    return any(name == "JPY_SESSION_NAME" or name.startswith(("VSCODE_", "COLAB_")) for name in os.environ)
