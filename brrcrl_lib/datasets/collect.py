@@ -1,0 +1,291 @@
+"""Collect a dataset the way D4RL did: train Soft Actor-Critic online and keep every transition.
+
+The run directory grows by one committed interval at a time:
+
+    config.json                  what was asked for
+    parts/part-0007.hdf5         all episodes of interval 7
+    snapshots/step-0070000.safetensors   the policy at its end
+    state.safetensors            networks, optimisers, step, learning curve: renamed into place last
+
+An interval counts only once `state.safetensors` names it. Everything random in an episode comes from that
+episode's own seed, and the replay buffer is rebuilt from the parts, so a run that was killed at any moment and
+resumed writes the same bytes as one that was not.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from tqdm.auto import tqdm
+
+from brrcrl_lib.datasets.agents import SacActor
+from brrcrl_lib.datasets.episodes import Episode, RoundedEnv, round_mantissa
+from brrcrl_lib.datasets.rollout import play_episodes
+from brrcrl_lib.datasets.storage import FlatEpisodes, read_part, write_part
+from brrcrl_lib.runs import atomic_path, write_csv, write_json
+
+EVALUATION_SEED = 900_000_000
+"""Episodes that only measure the policy start from here, far from the seeds of training episodes."""
+
+
+@dataclass(frozen=True)
+class CollectConfig:
+    """Train SAC in an environment and record every transition."""
+
+    env: str
+    """Gymnasium id, for example Hopper-v5."""
+    out: Path
+    """Run directory; an unfinished run there is continued."""
+    steps: int = 500_000
+    """Environment steps after which training ends."""
+    stop_return: float = float("inf")
+    """End earlier, at the first snapshot whose deterministic policy earns this much on average."""
+    seed: int = 0
+    """Seed of the run; episode e starts from seed * 1,000,000 + e."""
+    hidden: tuple[int, ...] = (128, 128)
+    """Hidden layers of actor and critics."""
+    learning_rate: float = 3e-4
+    """Adam's learning rate."""
+    batch_size: int = 256
+    """Transitions per update."""
+    update_every: int = 2
+    """Environment steps per gradient update."""
+    random_steps: int = 10_000
+    """Steps of uniformly random actions before learning starts."""
+    discount: float = 0.99
+    """Discount of the SAC critic."""
+    snapshot_every: int = 10_000
+    """Steps between snapshots; each is evaluated, saved and committed."""
+    evaluation_episodes: int = 10
+    """Deterministic episodes per point of the learning curve."""
+
+
+def collect(config: CollectConfig, progress: bool = True) -> list[dict[str, Any]]:
+    """Run or continue a collection; return its learning curve."""
+    _check_same_config(config)
+    torch.set_num_threads(1)
+    learner = _Learner(config)
+    learner.restore()
+    bar = tqdm(total=config.steps, initial=learner.step, unit="step", desc=config.env, disable=not progress)
+    while not learner.finished:
+        learner.run_interval(bar)
+        bar.set_postfix(episode=learner.episode, evaluated=round(learner.curve[-1]["return_mean"]))
+    bar.close()
+    return learner.curve
+
+
+def _check_same_config(config: CollectConfig) -> None:
+    """Refuse to continue a run under other settings; `steps` and `stop_return` alone may change."""
+    path = config.out / "config.json"
+    wanted = json.loads(json.dumps(asdict(config), default=str))
+    if path.exists():
+        stored = json.loads(path.read_text())
+        changed = {
+            key: (stored.get(key), value)
+            for key, value in wanted.items()
+            if key not in {"out", "steps", "stop_return"} and stored.get(key) != value
+        }
+        if changed:
+            listing = ", ".join(f"{key}: {old!r} before, {new!r} now" for key, (old, new) in changed.items())
+            raise ValueError(f"{config.out} holds a run with other settings ({listing}); choose another --out")
+    write_json(path, wanted)
+
+
+class _Learner:
+    """SAC from Stable-Baselines3, driven one committed interval at a time."""
+
+    def __init__(self, config: CollectConfig) -> None:
+        from stable_baselines3 import SAC
+        from stable_baselines3.common.logger import Logger
+
+        self.config = config
+        self.env = RoundedEnv(gym.make(config.env))
+        if not isinstance(self.env.action_space, gym.spaces.Box):
+            raise ValueError(f"{config.env} has no continuous action box; SAC cannot be trained on it")
+        self.sac = SAC(
+            "MlpPolicy",
+            self.env,
+            learning_rate=config.learning_rate,
+            batch_size=config.batch_size,
+            buffer_size=config.steps + 10_000,  # never wraps: the buffer is the recording
+            gamma=config.discount,
+            policy_kwargs={"net_arch": list(config.hidden)},
+            seed=config.seed,
+            device="cpu",
+        )
+        self.sac.set_logger(Logger(None, []))
+        self.step = self.episode = self.interval = 0
+        self.curve: list[dict[str, Any]] = []
+
+    @property
+    def finished(self) -> bool:
+        reached = bool(self.curve) and self.curve[-1]["return_mean"] >= self.config.stop_return
+        return self.step >= self.config.steps or reached
+
+    # -- one interval -------------------------------------------------------------------------------------------
+
+    def run_interval(self, bar: tqdm) -> None:
+        started = time.perf_counter()
+        episodes: list[Episode] = []
+        until = (self.step // self.config.snapshot_every + 1) * self.config.snapshot_every
+        while self.step < until:
+            episodes.append(self._play_and_learn())
+            bar.update(len(episodes[-1]))
+        self.interval += 1
+        write_part(self._part(self.interval), FlatEpisodes.from_episodes(episodes))
+        self._evaluate(episodes, time.perf_counter() - started)
+        self._save()
+
+    def _play_and_learn(self) -> Episode:
+        """One training episode. Stable-Baselines3 draws from the global generators, so they are seeded here."""
+        config, buffer = self.config, self.sac.replay_buffer
+        assert buffer is not None
+        seed = config.seed * 1_000_000 + self.episode
+        torch.manual_seed(seed)
+        np.random.seed(seed)
+        self.env.action_space.seed(seed)
+        observation, _ = self.env.reset(seed=seed)
+        observations, actions, rewards = [observation], [], []
+        terminated = truncated = False
+        while not (terminated or truncated):
+            if self.step < config.random_steps:
+                action = self.env.action_space.sample()
+            else:
+                action, _ = self.sac.predict(observation, deterministic=False)
+            action = round_mantissa(action)
+            following, reward, terminated, truncated, _ = self.env.step(action)
+            scaled = self.sac.policy.scale_action(action)
+            buffer.add(observation, following, scaled, np.float32(reward), np.array([terminated]), [{}])
+            observation = following
+            observations.append(observation)
+            actions.append(action)
+            rewards.append(np.float32(reward))
+            self.step += 1
+            if self.step > config.random_steps and self.step % config.update_every == 0:
+                self.sac.train(gradient_steps=1, batch_size=config.batch_size)
+        self.episode += 1
+        return Episode(
+            np.stack(observations), np.stack(actions), np.array(rewards), terminated, truncated and not terminated, seed
+        )
+
+    def _evaluate(self, episodes: list[Episode], seconds: float) -> None:
+        actor = SacActor.from_sb3(self.sac.actor)
+        seeds = range(EVALUATION_SEED, EVALUATION_SEED + self.config.evaluation_episodes)
+        played = list(
+            play_episodes(
+                actor, lambda: gym.make(self.config.env), seeds, lanes=self.config.evaluation_episodes, stochastic=False
+            )
+        )
+        returns = np.array([episode.total_reward for episode in played])
+        point = {
+            "step": self.step,
+            "episodes": self.episode,
+            "return_mean": round(float(returns.mean()), 3),
+            "return_std": round(float(returns.std()), 3),
+            "length_mean": round(float(np.mean([len(episode) for episode in played])), 1),
+            "training_return_mean": round(float(np.mean([episode.total_reward for episode in episodes])), 3),
+            "seconds": round(seconds, 1),
+        }
+        self.curve.append(point)
+        about = {key: value for key, value in point.items() if key != "seconds"}
+        actor.save(self._snapshot(self.step), env=self.config.env, seed=self.config.seed, **about)
+
+    # -- committing and restoring -------------------------------------------------------------------------------
+
+    def _part(self, interval: int) -> Path:
+        return self.config.out / "parts" / f"part-{interval:04d}.hdf5"
+
+    def _snapshot(self, step: int) -> Path:
+        return self.config.out / "snapshots" / f"step-{step:07d}.safetensors"
+
+    def _save(self) -> None:
+        sac = self.sac
+        assert sac.ent_coef_optimizer is not None and sac.log_ent_coef is not None
+        tensors = {f"policy/{name}": tensor for name, tensor in sac.policy.state_dict().items()}
+        tensors["log_ent_coef"] = sac.log_ent_coef.data
+        for label, optimizer in self._optimizers().items():
+            for index, entries in optimizer.state_dict()["state"].items():
+                tensors |= {f"{label}/{index}/{name}": value for name, value in entries.items()}
+        progress = {
+            "step": self.step,
+            "episode": self.episode,
+            "interval": self.interval,
+            "updates": sac._n_updates,
+            "curve": self.curve,
+        }
+        with atomic_path(self.config.out / "state.safetensors") as temporary:
+            save_file(
+                {name: tensor.contiguous().clone() for name, tensor in tensors.items()},
+                temporary,
+                metadata={"progress": json.dumps(progress)},
+            )
+        write_csv(self.config.out / "learning_curve.csv", self.curve)
+
+    def restore(self) -> None:
+        """Go back to the last committed interval, and forget whatever was written after it."""
+        path = self.config.out / "state.safetensors"
+        if path.exists():
+            with safe_open(path, "pt") as file:
+                progress = json.loads(file.metadata()["progress"])
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+            self.step, self.episode, self.interval = (progress[key] for key in ("step", "episode", "interval"))
+            self.curve = progress["curve"]
+            self.sac._n_updates = progress["updates"]
+            self._load_networks(tensors)
+            self._refill_buffer()
+        for part in sorted((self.config.out / "parts").glob("part-*.hdf5"))[self.interval :]:
+            part.unlink()
+
+    def _optimizers(self) -> dict[str, torch.optim.Optimizer]:
+        assert self.sac.ent_coef_optimizer is not None
+        return {
+            "actor_optimizer": self.sac.actor.optimizer,
+            "critic_optimizer": self.sac.critic.optimizer,
+            "ent_coef_optimizer": self.sac.ent_coef_optimizer,
+        }
+
+    def _load_networks(self, tensors: dict[str, torch.Tensor]) -> None:
+        prefix = "policy/"
+        self.sac.policy.load_state_dict(
+            {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+        )
+        assert self.sac.log_ent_coef is not None
+        self.sac.log_ent_coef.data.copy_(tensors["log_ent_coef"])
+        for label, optimizer in self._optimizers().items():
+            state: dict[int, dict[str, torch.Tensor]] = {}
+            for name, value in tensors.items():
+                if name.startswith(label + "/"):
+                    _, index, entry = name.split("/")
+                    state.setdefault(int(index), {})[entry] = value
+            optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
+
+    def _refill_buffer(self) -> None:
+        """Put the recorded transitions back where `buffer.add` had put them."""
+        buffer: Any = self.sac.replay_buffer
+        flat = FlatEpisodes.concatenate([read_part(self._part(number)) for number in range(1, self.interval + 1)])
+        steps = len(flat.rewards)
+        first = np.ones(len(flat.observations), dtype=bool)
+        last = first.copy()
+        ends = np.cumsum(flat.lengths + 1)
+        first[ends - 1] = False  # a final observation starts no transition
+        last[np.concatenate([[0], ends[:-1]])] = False  # a first one ends none
+        buffer.observations[:steps, 0] = flat.observations[first]
+        buffer.next_observations[:steps, 0] = flat.observations[last]
+        buffer.actions[:steps, 0] = self.sac.policy.scale_action(flat.actions)
+        buffer.rewards[:steps, 0] = flat.rewards
+        buffer.dones[:steps, 0] = flat.terminations
+        buffer.pos = steps
+
+
+def read_curve(run: Path) -> list[dict[str, Any]]:
+    with safe_open(run / "state.safetensors", "pt") as file:
+        return json.loads(file.metadata()["progress"])["curve"]

@@ -1,0 +1,191 @@
+"""The one place where rewards become reward-to-go (RTG), and where RTG becomes buckets.
+
+Training and rollouts both call `reward_to_go`, so the two can never disagree by a step or a discount.
+
+A bucket i holds the returns with lower_edge_i <= R < lower_edge_{i+1}; the last one is open above. So the
+probability of "at least lower_edge_i" is exactly the sum of the buckets from i on, and the paper's theta_delta
+(the largest r with P(R >= r | s) >= delta, Sec. 4.2) is an index, found for a whole batch at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from brrcrl_lib.config import did_you_mean
+
+SCHEMES = {
+    "equal_width": "count bins of (high - low) / count, as the authors' code has it",
+    "paper_grid": "b_i = low + i * (high - low) / (count - 1), as the paper's Sec. 4.3 writes it",
+}
+
+PAPER_HIGH = 1200.0
+"""V_max in the paper's table of hyperparameters, for every Gym dataset (V_min is 0)."""
+
+AUTHORS_HIGH = {
+    "hopper": {"medium-replay": 330.0, "medium": 350.0, "medium-expert": 400.0, "expert": 400.0},
+    "walker2d": {"medium-replay": 450.0, "medium": 450.0, "medium-expert": 550.0, "expert": 550.0},
+    "halfcheetah": {"medium-replay": 550.0, "medium": 550.0, "medium-expert": 1200.0, "expert": 1200.0},
+}
+"""V_max in the authors' released code: one value per dataset, for discount 0.99."""
+
+
+def reward_to_go(rewards: Any, lengths: Any, discount: float) -> np.ndarray:
+    """Discounted sum of the rewards from each step to the end of its episode: R_t = sum_k discount^k r_{t+k}.
+
+    rewards: [steps], episodes one after another; lengths: [episodes]. Returns float64 [steps].
+
+    Works by doubling: once every step knows the sum over its next n rewards, two such sums n steps apart give the
+    sum over 2n. That takes log2(longest episode) passes over the whole array, and weights never exceed 1.
+    """
+    values = np.array(rewards, dtype=np.float64)  # a copy, which becomes the result
+    counts = np.asarray(lengths, dtype=np.int64)
+    _check_episodes(values, counts, discount)
+    left = np.repeat(np.cumsum(counts), counts) - np.arange(len(values)) - 1  # steps that follow in the episode
+    span, weight = 1, float(discount)
+    while span < counts.max(initial=0) and weight > 0:
+        values[:-span] += np.where(left[:-span] >= span, weight * values[span:], 0.0)
+        span, weight = 2 * span, weight * weight
+    return values
+
+
+def _check_episodes(rewards: np.ndarray, lengths: np.ndarray, discount: float) -> None:
+    if not 0 <= discount <= 1:
+        raise ValueError(f"discount must lie in [0, 1]; got {discount}")
+    if rewards.ndim != 1 or lengths.ndim != 1:
+        raise ValueError(f"rewards and lengths must be flat; got shapes {rewards.shape} and {lengths.shape}")
+    if (lengths <= 0).any():
+        raise ValueError(f"episode {int(np.argmax(lengths <= 0))} is empty; every episode needs at least one step")
+    if lengths.sum() != len(rewards):
+        raise ValueError(f"episode lengths add up to {lengths.sum()}, but there are {len(rewards)} rewards")
+    if not np.isfinite(rewards).all():
+        step = int(np.argmin(np.isfinite(rewards)))
+        episode = int(np.searchsorted(np.cumsum(lengths), step, side="right"))
+        raise ValueError(f"reward {rewards[step]} at step {step} (episode {episode}) is not finite")
+
+
+class Outside(NamedTuple):
+    """How many returns lie outside the buckets' range."""
+
+    below: int
+    above: int
+    total: int
+
+    def __str__(self) -> str:
+        return f"{self.below:,} of {self.total:,} returns lie below the range, {self.above:,} above it"
+
+
+@dataclass(frozen=True)
+class ReturnBuckets:
+    """The discretised returns B of the paper (Sec. 4.3): `count` buckets between V_min = low and V_max = high."""
+
+    low: float
+    """V_min: the lower edge of the first bucket."""
+    high: float
+    """V_max: the upper end of the last bucket (equal_width), or its lower edge (paper_grid)."""
+    count: int = 80
+    """|B|, the number of buckets."""
+    scheme: str = "equal_width"
+    """equal_width (the authors' code) or paper_grid (the paper's formula)."""
+
+    def __post_init__(self) -> None:
+        if self.scheme not in SCHEMES:
+            raise ValueError(f"unknown bucket scheme '{self.scheme}'{did_you_mean(self.scheme, SCHEMES)}")
+        if self.count < 2:
+            raise ValueError(f"returns need at least 2 buckets to differ in; got {self.count}")
+        if not (np.isfinite(self.low) and np.isfinite(self.high) and self.low < self.high):
+            raise ValueError(f"V_min must lie below V_max, both finite; got V_min {self.low} and V_max {self.high}")
+
+    @classmethod
+    def from_data(
+        cls,
+        rtg: Any,
+        count: int = 80,
+        *,
+        low: float | None = None,
+        high: float | None = None,
+        scheme: str = "equal_width",
+    ) -> ReturnBuckets:
+        """Buckets that hold every value of `rtg` [steps].
+
+        low: 0, as in the paper, or the smallest RTG where that is negative. Zero belongs into the range because the
+        RTG of an episode's last step is a single reward. high: a hair above the largest RTG, so nothing is clipped.
+        Differs from the paper: its V_max = 1200 leaves most buckets empty on Hopper, because no RTG exceeds 350.
+        """
+        values = np.asarray(torch.as_tensor(rtg).detach().cpu(), dtype=np.float64)
+        if values.size == 0 or not np.isfinite(values).all():
+            raise ValueError("the range of the buckets needs at least one reward-to-go, and finite ones only")
+        lowest, highest = float(values.min()), float(values.max())
+        low = min(0.0, lowest) if low is None else low
+        if high is None:
+            if highest <= low:
+                raise ValueError(f"no reward-to-go exceeds V_min = {low}; pass low and high to say what may differ")
+            high = highest + 1e-6 * (highest - low)
+        return cls(low, high, count, scheme)
+
+    @classmethod
+    def from_authors(cls, dataset_id: str, count: int = 80, scheme: str = "equal_width") -> ReturnBuckets:
+        """V_min = 0 and the V_max that the authors' code sets for this dataset, such as `.../hopper/medium-v2`."""
+        *_, family, name = ("", *dataset_id.lower().split("/"))
+        kind = name.rsplit("-v", 1)[0]
+        if family not in AUTHORS_HIGH or kind not in AUTHORS_HIGH[family]:
+            known = [f"{family}/{kind}" for family, kinds in AUTHORS_HIGH.items() for kind in kinds]
+            raise ValueError(f"the authors' code sets no V_max for '{dataset_id}' (it does for {', '.join(known)})")
+        return cls(0.0, AUTHORS_HIGH[family][kind], count, scheme)
+
+    @property
+    def width(self) -> float:
+        return (self.high - self.low) / (self.count if self.scheme == "equal_width" else self.count - 1)
+
+    def lower_edges(self, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> Tensor:
+        """Smallest return of each bucket, [count]."""
+        return self.low + self.width * torch.arange(self.count, device=device, dtype=dtype)
+
+    def encode(self, returns: Tensor) -> Tensor:
+        """Bucket of each return, int64 of the same shape; what lies outside goes to the nearest end bucket."""
+        values = returns if returns.dtype in (torch.float32, torch.float64) else returns.float()
+        edges = self.lower_edges(values.device, values.dtype)
+        return torch.bucketize(values, edges[1:], right=True)
+
+    def decode(self, indices: Tensor) -> Tensor:
+        """The return that stands for each bucket: its centre (equal_width), or the grid point (paper_grid)."""
+        shift = 0.5 if self.scheme == "equal_width" else 0.0
+        return self.low + self.width * (indices.float() + shift)
+
+    def tail(self, probabilities: Tensor) -> Tensor:
+        """P(R >= lower_edge_i) for each i, [..., count], from the buckets' probabilities [..., count]."""
+        self._check_last(probabilities)
+        return probabilities.flip(-1).cumsum(-1).flip(-1)
+
+    def threshold(self, probabilities: Tensor, delta: float | Tensor) -> Tensor:
+        """theta_delta as a bucket index [...]: the largest i with P(R >= lower_edge_i) >= delta (Sec. 4.2).
+
+        probabilities: [..., count]; delta: one number in (0, 1], or a tensor [...] of them. Index 0 always qualifies.
+        """
+        if isinstance(delta, Tensor):
+            delta = delta.unsqueeze(-1)
+        elif not 0 < delta <= 1:
+            raise ValueError(f"delta must lie in (0, 1]; got {delta}")
+        indices = torch.arange(self.count, device=probabilities.device)
+        return torch.where(self.tail(probabilities) >= delta, indices, 0).amax(-1)
+
+    def count_outside(self, returns: Any) -> Outside:
+        """How many of `returns` [any shape] `encode` would clip."""
+        values = torch.as_tensor(returns)
+        return Outside(int((values < self.low).sum()), int((values > self.high).sum()), values.numel())
+
+    def refuse_outside(self, returns: Any) -> None:
+        """Raise if `encode` would clip any of `returns`: for configurations that do not ask for clipping."""
+        outside = self.count_outside(returns)
+        if outside.below or outside.above:
+            raise ValueError(
+                f"{outside} [{self.low:g}, {self.high:g}]; widen V_min and V_max, or ask for clipping by name"
+            )
+
+    def _check_last(self, probabilities: Tensor) -> None:
+        if probabilities.shape[-1] != self.count:
+            raise ValueError(f"expected {self.count} buckets in the last dimension; got {tuple(probabilities.shape)}")
