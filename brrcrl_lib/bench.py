@@ -1,0 +1,249 @@
+"""`make bench`: how fast, measured side by side in one run, so that the ratios hold on any machine."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import torch
+from torch import Tensor
+
+from brrcrl_lib.bench_data import benchmark_loading
+from brrcrl_lib.datasets.minari import load_dataset
+from brrcrl_lib.datasets.offline import OfflineDataset
+from brrcrl_lib.devices import generator
+from brrcrl_lib.evaluate import InferenceConfig, evaluate, make_policy
+from brrcrl_lib.inference.optimizers import CrossEntropy, DerivativeFree, Langevin, Optimizer, Problem
+from brrcrl_lib.literal import literal_loss, literal_minimise
+from brrcrl_lib.losses import Batch, Negatives, bayesian_loss
+from brrcrl_lib.models import BayesianModel
+from brrcrl_lib.plots import save_figure, use_house_style
+from brrcrl_lib.runs import ROOT, write_json
+from brrcrl_lib.train import TrainConfig, load_run, make_model
+
+ENVIRONMENTS = {"hopper": "Hopper, 3-D", "walker2d": "Walker2d, 6-D"}
+
+
+@dataclass(frozen=True)
+class BenchConfig:
+    """Measure speed side by side; the last line is JSON."""
+
+    states: int = 50
+    """States of the dataset in which actions are chosen."""
+    literal_states: int = 5
+    """States for the literal version of the paper's optimiser: it takes seconds for each."""
+    repeats: int = 5
+    """Training steps timed per variant; the median counts."""
+    out: Path = ROOT / "runs" / "bench.json"
+    """Where the figures go as JSON too."""
+
+
+def bench(config: BenchConfig) -> int:
+    """Run every comparison, print tables, draw the plot, end with one line of JSON."""
+    torch.set_num_threads(1)
+    report: dict[str, Any] = {"threads": 1, "matmul_gflops": round(matmul_speed() / 1e9, 1)}
+    for name, title in ENVIRONMENTS.items():
+        run = load_run(ROOT / "data" / "models" / f"{name}-medium-replay-authors.safetensors", "cpu")
+        dataset = load_dataset(run.about["dataset"])
+        assert isinstance(run.model, BayesianModel)
+        report[name] = {
+            "acting": acting(run.model, dataset, config),
+            "training": training(run.config, dataset, config, report["matmul_gflops"]),
+            "lockstep": lockstep(run, dataset),
+            "loading": benchmark_loading(run.about["dataset"]),
+        }
+        _print_section(title, report[name])
+    report["growth"] = growth(config)
+    _print_section("how cost grows (ms)", report["growth"])
+    draw(report)
+    write_json(config.out, report)
+    print(json.dumps(report))
+    return 0
+
+
+def milliseconds(action: Callable[[], Any], repeats: int) -> float:
+    """Median time of one call, after one that warms up."""
+    action()
+    times = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        action()
+        times.append(time.perf_counter() - started)
+    return 1e3 * sorted(times)[len(times) // 2]
+
+
+def matmul_speed(size: int = 1024) -> float:
+    """Floating-point operations per second of this machine's float32 matrix product."""
+    a, b = torch.randn(size, size), torch.randn(size, size)
+    return 2 * size**3 / (milliseconds(lambda: a @ b, 9) / 1e3)
+
+
+# -- acting ------------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def acting(model: BayesianModel, dataset: OfflineDataset, config: BenchConfig) -> dict[str, Any]:
+    """Mean energy (lower is better) and milliseconds per action of each optimiser, one state at a time."""
+    rows = torch.randperm(len(dataset), generator=generator(0))[: config.states]
+    states = model.standardise(dataset.observations[rows])
+    bucket = _thresholds(model, states, delta=0.1)
+    optimizers: dict[str, Optimizer] = {
+        "cem (default)": CrossEntropy(),
+        "langevin": Langevin(),
+        "dfo 256": DerivativeFree(256),
+        "dfo 1,024": DerivativeFree(1024),
+        "dfo 65,536": DerivativeFree(),
+    }
+    results: dict[str, Any] = {}
+    for name, optimizer in optimizers.items():
+        started = time.perf_counter()
+        energies = [float(_solve(model, states[i : i + 1], bucket[i : i + 1], optimizer)) for i in range(config.states)]
+        seconds = time.perf_counter() - started
+        results[name] = {
+            "energy": round(sum(energies) / config.states, 4),
+            "energy_few": round(sum(energies[: config.literal_states]) / config.literal_states, 4),
+            "ms": round(1e3 * seconds / config.states, 2),
+        }
+    started = time.perf_counter()
+    literal = [
+        float(literal_minimise(model, states[i : i + 1], bucket[i : i + 1], DerivativeFree(), generator(i)).energies)
+        for i in range(config.literal_states)
+    ]
+    results["dfo 65,536, literal"] = {
+        "energy_few": round(sum(literal) / len(literal), 4),
+        "ms": round(1e3 * (time.perf_counter() - started) / len(literal), 1),
+    }
+    default, paper = results["cem (default)"], results["dfo 65,536"]
+    return {
+        "optimizers": results,
+        "speedup_over_literal": round(results["dfo 65,536, literal"]["ms"] / default["ms"], 1),
+        "energy_gap_to_paper": round(default["energy"] - paper["energy"], 4),
+    }
+
+
+def _thresholds(model: BayesianModel, states: Tensor, delta: float) -> Tensor:
+    prior, encoded = model.prior(states), model.returns.encode(states)
+    noise = torch.randn(256, prior.mean.shape[-1], generator=generator(0))
+    probabilities = model.returns.log_probs(encoded, prior.sample(noise, torch.rand(256, generator=generator(1)))).exp()
+    return model.buckets.threshold(probabilities.mean(1), delta)
+
+
+def _solve(model: BayesianModel, state: Tensor, bucket: Tensor, optimizer: Optimizer) -> Tensor:
+    prior, encoded = model.prior(state), model.returns.encode(state)
+    problem = Problem(lambda a: model.energy(prior, encoded, a, bucket), prior.sample, prior.low, prior.high)
+    return optimizer.minimise(problem, generator(0)).energies
+
+
+# -- training ----------------------------------------------------------------------------------------------------
+
+
+def training(trained: TrainConfig, dataset: OfflineDataset, config: BenchConfig, gflops: float) -> dict[str, Any]:
+    """Milliseconds of forward and backward pass: this library, the literal version, late fusion."""
+    indices = dataset.sample(trained.batch_size, generator(0))
+    batch = Batch(dataset.observations[indices], dataset.actions[indices], dataset.rtg[indices])
+    negatives = Negatives.draw(batch.actions, trained.negatives, 0.5, generator(1))
+    models = {}
+    for fusion in ("early", "late"):
+        torch.manual_seed(0)
+        sized = TrainConfig(hidden=trained.hidden, fusion=fusion)
+        size = dataset.observations.shape[1]
+        models[fusion] = make_model(sized, size, dataset.action_low, dataset.action_high, dataset.buckets())
+    early, late = models["early"], models["late"]
+    assert isinstance(early, BayesianModel) and isinstance(late, BayesianModel)
+    ours = milliseconds(lambda: bayesian_loss(early, batch, negatives)["loss"].backward(), config.repeats)
+    literal = milliseconds(lambda: literal_loss(early, batch, negatives).backward(), config.repeats)
+    fused = milliseconds(lambda: bayesian_loss(late, batch, negatives)["loss"].backward(), config.repeats)
+    difference = float(bayesian_loss(early, batch, negatives)["loss"] - literal_loss(early, batch, negatives))
+    candidates = trained.batch_size * (trained.negatives + 1)
+    weights = sum(layer.weight.numel() for layer in early.returns.trunk if isinstance(layer, torch.nn.Linear))
+    operations = 3 * 2 * candidates * weights  # forward and twice as much backward
+    return {
+        "ours_ms": round(ours, 1),
+        "literal_ms": round(literal, 1),
+        "late_fusion_ms": round(fused, 1),
+        "ours_over_literal": round(ours / literal, 3),
+        "late_over_literal": round(fused / literal, 3),
+        "loss_difference": abs(difference),
+        "share_of_matmul_speed": round(operations / (ours / 1e3) / (gflops * 1e9), 2),
+    }
+
+
+def lockstep(run: Any, dataset: OfflineDataset, episodes: int = 10, steps: int = 60) -> dict[str, Any]:
+    """Steps per second of ten episodes side by side, and one after another."""
+    settings = InferenceConfig()
+
+    def play(count: int, seed: int) -> tuple[int, float]:
+        result = evaluate(make_policy(run, settings), dataset.make_env, episodes=count, seed=seed, max_steps=steps)
+        return int(result.lengths.sum()), result.seconds
+
+    play(1, 0)
+    together, seconds = play(episodes, 0)
+    singles = [play(1, seed) for seed in range(episodes)]
+    alone = sum(count for count, _ in singles) / sum(duration for _, duration in singles)
+    return {
+        "together_steps_per_s": round(together / seconds, 1),
+        "alone_steps_per_s": round(alone, 1),
+        "ratio": round(together / seconds / alone, 2),
+    }
+
+
+# -- growth ------------------------------------------------------------------------------------------------------
+
+
+def growth(config: BenchConfig) -> dict[str, dict[str, float]]:
+    """Milliseconds of one batched decision as one size grows and the others stay."""
+    base = {"samples": 128, "states": 10, "actions": 6, "buckets": 80}
+    grid = {
+        "samples": (32, 128, 512, 2048),
+        "states": (1, 10, 100),
+        "actions": (3, 6, 12, 24),
+        "buckets": (20, 80, 320),
+    }
+    table: dict[str, dict[str, float]] = {}
+    for name, values in grid.items():
+        table[name] = {str(value): _decision_ms({**base, name: value}, config.repeats) for value in values}
+    return table
+
+
+@torch.no_grad()
+def _decision_ms(sizes: dict[str, int], repeats: int) -> float:
+    from brrcrl_lib.returns import ReturnBuckets
+
+    torch.manual_seed(0)
+    box = torch.ones(sizes["actions"])
+    model = make_model(TrainConfig(), 17, -box, box, ReturnBuckets(0.0, 100.0, sizes["buckets"]))
+    assert isinstance(model, BayesianModel)
+    states = torch.randn(sizes["states"], 17, generator=generator(0))
+    bucket = torch.full((sizes["states"],), sizes["buckets"] // 2)
+    return round(milliseconds(lambda: _solve(model, states, bucket, CrossEntropy(sizes["samples"])), repeats), 2)
+
+
+# -- showing -----------------------------------------------------------------------------------------------------
+
+
+def _print_section(title: str, section: dict[str, Any], indent: str = "  ") -> None:
+    print(title)
+    for name, value in section.items():
+        if isinstance(value, dict):
+            _print_section(f"{indent}{name}", value, indent + "  ")
+        else:
+            print(f"{indent}{name:<28} {value}")
+
+
+def draw(report: dict[str, Any]) -> None:
+    """Energy against time for each optimiser: lower left is better."""
+    use_house_style()
+    figure, axes = plt.subplots(1, 2, figsize=(10, 4))
+    for axis, (name, title) in zip(axes, ENVIRONMENTS.items(), strict=True):
+        for label, row in report[name]["acting"]["optimizers"].items():
+            energy = row.get("energy", row["energy_few"])
+            axis.plot(row["ms"], energy, "o")
+            axis.annotate(label, (row["ms"], energy), textcoords="offset points", xytext=(6, 4), size=9)
+        axis.set(xscale="log", xlabel="milliseconds per action", ylabel="mean energy", title=title)
+        axis.margins(x=0.25, y=0.15)
+    save_figure(figure, "bench_optimizers")

@@ -1,0 +1,405 @@
+"""Fit a model to an offline dataset: `fit(config, dataset, out)`.
+
+A run directory holds config.json, metrics.csv and checkpoint.safetensors (weights, optimiser, step, generator).
+Kill it at any moment; with `resume` it ends with the same weights, bit for bit, as if nothing had happened.
+"""
+
+from __future__ import annotations
+
+import csv
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from brrcrl_lib.checkpoints import Checkpoint, CheckpointError, config_dict, optimizer_tensors, restore_optimizer
+from brrcrl_lib.config import did_you_mean
+from brrcrl_lib.datasets.minari import OfflineDataset
+from brrcrl_lib.devices import generator, pick_device, track
+from brrcrl_lib.losses import OBJECTIVES, Batch, Negatives, bayesian_loss, cloning_loss, vanilla_loss
+from brrcrl_lib.models import (
+    FUSIONS,
+    ActionPrior,
+    BayesianModel,
+    CloningModel,
+    ReturnModel,
+    RewardConditionedPolicy,
+    Standardiser,
+    ValueModel,
+)
+from brrcrl_lib.returns import PAPER_HIGH, ReturnBuckets
+from brrcrl_lib.runs import git_revision, versions, write_csv, write_json
+
+METHODS = ("bayesian", "vanilla", "cloning")
+BUCKET_RANGES = ("data", "authors", "paper")
+Model = BayesianModel | RewardConditionedPolicy | CloningModel
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """What is trained, and how. Defaults are the `laptop` sizes."""
+
+    method: str = "bayesian"
+    """bayesian (BR-RCRL), vanilla (p(a|s,R) with the return as an input) or cloning (p(a|s))."""
+    objective: str = "authors"
+    """paper (likelihood of the prior plus InfoNCE on p(R|s,a)) or authors (InfoNCE on the whole energy)."""
+    steps: int = 4_000
+    """Gradient steps. The paper takes 70,000."""
+    batch_size: int = 256
+    """Transitions per step. The paper takes 512."""
+    negatives: int = 32
+    """Negative actions per transition, N_A'. The paper takes 256."""
+    uniform_share: float | None = None
+    """Share of negatives drawn uniformly from the action box; None: 0.5 for authors, 0 for paper."""
+    return_weight: float = 1.0
+    """lambda, the weight of L1. Zero switches L1 off."""
+    learning_rate: float = 5e-4
+    """Adam's learning rate."""
+    hidden: tuple[int, ...] = (256, 256, 256)
+    """Hidden layers of every network."""
+    fusion: str = "early"
+    """early (state and action meet in the first layer) or late (a light head per action)."""
+    components: int = 1
+    """Gaussians in the prior's mixture."""
+    squash: bool = False
+    """Tanh-squash the prior into the action box."""
+    log_std_range: tuple[float, float] = (-4.0, 15.0)
+    """Bounds of the prior's log standard deviation (the released code's)."""
+    buckets: int = 80
+    """|B|, the number of return buckets."""
+    bucket_scheme: str = "equal_width"
+    """equal_width (the released code) or paper_grid (the paper's formula)."""
+    bucket_range: str = "data"
+    """V_max from the data, from the authors' table, or the paper's 1,200. Returns above it go to the last bucket."""
+    held_out: float = 0.05
+    """Share of episodes kept out of training, to see what was learned; the same ones for every seed."""
+    seed: int = 0
+    """Seeds the weights, the batches and the negatives."""
+    device: str = "auto"
+    """auto, cpu, cuda, mps."""
+    compile: bool = False
+    """torch.compile the loss."""
+    mixed_precision: bool = False
+    """bfloat16 autocast."""
+    log_every: int = 50
+    """Steps averaged into one row of metrics.csv."""
+    checkpoint_every: int = 500
+    """Steps between checkpoints."""
+
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "smoke": {"steps": 40, "batch_size": 64, "negatives": 8, "hidden": (32, 32), "log_every": 10,
+                  "checkpoint_every": 20},
+        "paper": {"steps": 70_000, "batch_size": 512, "negatives": 256, "held_out": 0.0,
+                  "checkpoint_every": 5_000},
+    }  # fmt: skip
+
+    def __post_init__(self) -> None:
+        for value, valid, what in (
+            (self.method, METHODS, "method"),
+            (self.objective, OBJECTIVES, "objective"),
+            (self.fusion, FUSIONS, "fusion"),
+            (self.bucket_range, BUCKET_RANGES, "bucket range"),
+        ):
+            if value not in valid:
+                raise ValueError(f"unknown {what} '{value}'{did_you_mean(value, valid)}")
+        for name in ("steps", "batch_size", "negatives", "log_every", "checkpoint_every", "buckets", "components"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}")
+        if not 0 <= self.held_out < 1:
+            raise ValueError(f"held_out must lie in [0, 1); got {self.held_out}")
+        if self.uniform_share is not None and not 0 <= self.uniform_share <= 1:
+            raise ValueError(f"uniform_share must lie in [0, 1]; got {self.uniform_share}")
+        if len(self.hidden) < 2:
+            raise ValueError(f"hidden needs at least two layers; got {self.hidden}")
+
+    @property
+    def share_of_uniform(self) -> float:
+        return self.uniform_share if self.uniform_share is not None else (0.5 if self.objective == "authors" else 0.0)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A trained model, and how it got there."""
+
+    model: Model
+    config: TrainConfig
+    about: dict[str, Any]
+    """Dataset, environment, versions, steps, seconds."""
+    metrics: list[dict[str, float]] = field(default_factory=list, repr=False)
+
+
+def split(config: TrainConfig, dataset: OfflineDataset) -> tuple[OfflineDataset, OfflineDataset]:
+    """(training episodes, held-out episodes); with nothing held out, the dataset twice."""
+    return dataset.split(config.held_out, generator(0)) if config.held_out else (dataset, dataset)
+
+
+# -- building ----------------------------------------------------------------------------------------------------
+
+
+def make_buckets(config: TrainConfig, dataset: OfflineDataset) -> ReturnBuckets:
+    if config.bucket_range == "authors":
+        return ReturnBuckets.from_authors(dataset.id, config.buckets, config.bucket_scheme)
+    high = PAPER_HIGH if config.bucket_range == "paper" else None
+    low = 0.0 if config.bucket_range == "paper" else None
+    return ReturnBuckets.from_data(dataset.rtg, config.buckets, low=low, high=high, scheme=config.bucket_scheme)
+
+
+def make_model(config: TrainConfig, observation_size: int, low: Tensor, high: Tensor, buckets: ReturnBuckets) -> Model:
+    """An untrained model; its standardiser is the identity until statistics are loaded into it."""
+    standardiser = Standardiser(torch.zeros(observation_size), torch.ones(observation_size))
+
+    def prior(condition_size: int = 0) -> ActionPrior:
+        return ActionPrior(
+            observation_size, low, high, config.hidden, config.components, config.squash, config.log_std_range,
+            condition_size,
+        )  # fmt: skip
+
+    if config.method == "vanilla":
+        return RewardConditionedPolicy(standardiser, prior(condition_size=1), buckets)
+    if config.method == "cloning":
+        return CloningModel(standardiser, prior())
+    return BayesianModel(
+        standardiser,
+        prior(),
+        ReturnModel(observation_size, len(low), buckets.count, config.hidden, config.fusion),
+        ValueModel(observation_size, buckets.count, config.hidden),
+        buckets,
+    )
+
+
+def compute_loss(
+    config: TrainConfig, model: Model, batch: Batch, generator: torch.Generator | None
+) -> dict[str, Tensor]:
+    """The loss of one batch, and the parts it is made of. Free of host synchronisation."""
+    if isinstance(model, BayesianModel):
+        negatives = Negatives.draw(batch.actions, config.negatives, config.share_of_uniform, generator)
+        return bayesian_loss(model, batch, negatives, config.objective, config.return_weight)
+    if isinstance(model, RewardConditionedPolicy):
+        return vanilla_loss(model, batch)
+    return cloning_loss(model, batch)
+
+
+# -- fitting -----------------------------------------------------------------------------------------------------
+
+
+def fit(
+    config: TrainConfig,
+    dataset: OfflineDataset,
+    out: Path | None = None,
+    *,
+    resume: bool = False,
+    preset: str = "laptop",
+) -> Run:
+    """Train on `dataset`; write the run to `out` if given. `resume` continues from out/checkpoint.safetensors."""
+    if dataset.actions.ndim != 2:
+        raise ValueError(f"{dataset.id} has discrete actions; this model needs a box of continuous ones")
+    device = pick_device(config.device)
+    trainer = _Trainer(config, split(config, dataset)[0], device, out, preset)
+    if out is not None:
+        path = out / "checkpoint.safetensors"
+        if path.exists() and not resume:
+            raise FileExistsError(f"{out} already holds a run; pass --resume to continue it, or choose another --out")
+        if path.exists():
+            trainer.restore(Checkpoint.load(path))
+        write_json(out / "config.json", {"config": config_dict(config), **trainer.about()})
+    trainer.train()
+    return Run(trainer.model, config, trainer.about(), trainer.metrics)
+
+
+class _Trainer:
+    """The loop, and what it needs to stop and start again."""
+
+    def __init__(
+        self, config: TrainConfig, dataset: OfflineDataset, device: torch.device, out: Path | None, preset: str
+    ) -> None:
+        self.config, self.dataset, self.device, self.out, self.preset = config, dataset, device, out, preset
+        self.generator = generator(config.seed, device)
+        self.model = self._initial_model().to(device)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=config.learning_rate)
+        self.data = dataset.to(device)
+        self.step, self.seconds = 0, 0.0
+        self.metrics: list[dict[str, float]] = []
+        self.loss = torch.compile(compute_loss) if config.compile else compute_loss
+
+    def _initial_model(self) -> Model:
+        """Weights from the seed alone; torch's layers draw from the global generator, which is put back after."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.config.seed)
+            buckets = make_buckets(self.config, self.dataset)
+            data = self.dataset
+            model = make_model(self.config, data.observations.shape[1], data.action_low, data.action_high, buckets)
+        mean, std = data.standardisation()
+        model.standardise.load_state_dict({"mean": mean, "std": std})
+        return model
+
+    def about(self) -> dict[str, Any]:
+        buckets = getattr(self.model, "buckets", None)
+        return {
+            "dataset": self.dataset.id,
+            "env": self.dataset.env_spec.id if self.dataset.env_spec else None,
+            "discount": self.dataset.discount,
+            "max_return": float(self.dataset.rtg.max()),
+            "observation_size": self.dataset.observations.shape[1],
+            "action_size": self.dataset.actions.shape[1],
+            "buckets": [buckets.low, buckets.high, buckets.count, buckets.scheme] if buckets else None,
+            "step": self.step,
+            "seconds": round(self.seconds, 1),
+            "preset": self.preset,
+            "device": str(self.device),
+            "versions": versions(),
+            "revision": git_revision(),
+        }
+
+    def train(self) -> None:
+        bar = track(
+            total=self.config.steps, initial=self.step, desc=f"{self.config.method} {self.dataset.id}", unit="step"
+        )
+        while self.step < self.config.steps:
+            started = time.perf_counter()
+            boundary = min(
+                self._next(self.config.log_every), self._next(self.config.checkpoint_every), self.config.steps
+            )
+            parts, indices = self._run_until(boundary, bar)
+            self.seconds += time.perf_counter() - started
+            self._record(parts, indices)
+            bar.set_postfix({name: round(value, 3) for name, value in self.metrics[-1].items() if name != "step"})
+            if self.out is not None and (
+                self.step % self.config.checkpoint_every == 0 or self.step == self.config.steps
+            ):
+                self.save()
+        bar.close()
+
+    def _next(self, every: int) -> int:
+        return (self.step // every + 1) * every
+
+    def _run_until(self, boundary: int, bar: Any) -> tuple[dict[str, Tensor], Tensor]:
+        """Steps up to `boundary`; the losses [steps] and the transitions used [steps, B], on the device."""
+        history: list[dict[str, Tensor]] = []
+        used: list[Tensor] = []
+        while self.step < boundary:
+            indices = self.data.sample(self.config.batch_size, self.generator)
+            history.append(
+                training_step(self.config, self.model, self.optimizer, self.data, indices, self.generator, self.loss)
+            )
+            used.append(indices)
+            self.step += 1
+            bar.update()
+        return {name: torch.stack([entry[name] for entry in history]) for name in history[0]}, torch.stack(used)
+
+    def _record(self, parts: dict[str, Tensor], indices: Tensor) -> None:
+        """One row of metrics; a loss that is not finite ends the run before it can spoil a checkpoint."""
+        broken = (~torch.isfinite(parts["loss"])).nonzero()
+        if len(broken):
+            first = int(broken[0])
+            step = self.step - len(parts["loss"]) + first + 1
+            batch = indices[first][:5].tolist()
+            kept = (
+                f"the last good checkpoint is {self.out / 'checkpoint.safetensors'}"
+                if self.out
+                else "nothing was saved"
+            )
+            if self.out is not None and not (self.out / "checkpoint.safetensors").exists():
+                kept = "no checkpoint had been written yet"
+            raise FloatingPointError(
+                f"the loss became {float(parts['loss'][first])} at step {step} (batch of transitions {batch} ...); "
+                f"{kept}. Try a lower --learning-rate"
+            )
+        means = {name: float(values.float().mean()) for name, values in parts.items()}
+        self.metrics.append({"step": self.step, **{name: round(value, 6) for name, value in means.items()}})
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------
+
+    def save(self) -> None:
+        assert self.out is not None
+        write_csv(self.out / "metrics.csv", self.metrics)
+        tensors = {f"model/{name}": value for name, value in self.model.state_dict().items()}
+        tensors |= {f"optimizer/{name}": value for name, value in optimizer_tensors(self.optimizer).items()}
+        tensors["generator"] = self.generator.get_state()
+        about = {"config": config_dict(self.config), **self.about()}
+        Checkpoint(tensors, about).save(self.out / "checkpoint.safetensors")
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        about = checkpoint.about
+        ignored = {"steps", "device", "compile", "log_every", "checkpoint_every"}
+        stored, wanted = about["config"], config_dict(self.config)
+        changed = [f"{key}: {stored.get(key)} before, {wanted[key]} now" for key in wanted
+                   if key not in ignored and stored.get(key) != wanted[key]]  # fmt: skip
+        if about["dataset"] != self.dataset.id:
+            changed.append(f"dataset: {about['dataset']} before, {self.dataset.id} now")
+        if changed:
+            raise CheckpointError(f"cannot resume with other settings ({'; '.join(changed)}); choose another --out")
+        self.model.load_state_dict(checkpoint.section("model"))
+        restore_optimizer(self.optimizer, checkpoint.section("optimizer"))
+        self.generator.set_state(checkpoint.tensors["generator"])
+        self.step, self.seconds = about["step"], about["seconds"]
+        self.metrics = [row for row in _read_metrics(self.out) if row["step"] <= self.step]
+
+
+def training_step(
+    config: TrainConfig,
+    model: Model,
+    optimizer: torch.optim.Optimizer,
+    data: OfflineDataset,
+    indices: Tensor,
+    generator: torch.Generator | None,
+    loss: Any = compute_loss,
+) -> dict[str, Tensor]:
+    """One gradient step on the transitions `indices` [B]; returns the detached parts of the loss, on the device."""
+    batch = Batch(data.observations[indices], data.actions[indices], data.rtg[indices])
+    precision = torch.autocast(indices.device.type, torch.bfloat16) if config.mixed_precision else nullcontext()
+    with precision:
+        parts = loss(config, model, batch, generator)
+    optimizer.zero_grad(set_to_none=True)
+    parts["loss"].backward()
+    optimizer.step()
+    return {name: value.detach() for name, value in parts.items()}
+
+
+def _read_metrics(out: Path | None) -> Iterator[dict[str, float]]:
+    path = (out or Path()) / "metrics.csv"
+    if path.exists():
+        with path.open() as file:
+            for row in csv.DictReader(file):
+                yield {name: int(value) if name == "step" else float(value) for name, value in row.items()}
+
+
+# -- loading -----------------------------------------------------------------------------------------------------
+
+
+def load_run(path: Path, device: str = "auto") -> Run:
+    """A trained model from a run directory or a checkpoint file (as in data/models)."""
+    file = path / "checkpoint.safetensors" if path.is_dir() or path.suffix != ".safetensors" else path
+    checkpoint = Checkpoint.load(file)
+    about = dict(checkpoint.about)
+    try:
+        stored = about.pop("config")
+        config = TrainConfig(
+            **{key: tuple(value) if isinstance(value, list) else value for key, value in stored.items()}
+        )
+        buckets = ReturnBuckets(*about["buckets"]) if about["buckets"] else ReturnBuckets(0.0, 1.0, 2)
+        weights = {name: value.float() for name, value in checkpoint.section("model").items()}
+        prior = "policy" if config.method == "vanilla" else "prior"
+        model = make_model(
+            config, about["observation_size"], weights[f"{prior}.low"], weights[f"{prior}.high"], buckets
+        )
+        model.load_state_dict(weights)
+    except (KeyError, TypeError, RuntimeError) as error:
+        raise CheckpointError(f"{file} does not fit this version of the kit ({error}); train it again") from None
+    metrics = list(_read_metrics(path)) if path.is_dir() else []
+    return Run(model.to(pick_device(device)).eval(), config, about, metrics)
+
+
+def export_model(run: Path, target: Path) -> None:
+    """Write the weights of a run alone, in half precision, for shipping: about a tenth of a checkpoint."""
+    checkpoint = Checkpoint.load(run / "checkpoint.safetensors")
+    tensors = {
+        name: value.half() if value.numel() > 64 else value
+        for name, value in checkpoint.tensors.items()
+        if name.startswith("model/")
+    }
+    Checkpoint(tensors, checkpoint.about | {"weights": "float16"}).save(target)

@@ -1,0 +1,155 @@
+"""Optimisers against grids, thresholds against their definition, targets against hand-computed schedules."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from test_models import make_model
+
+from brrcrl_lib.inference.optimizers import CrossEntropy, DerivativeFree, Langevin, Problem, make_optimizer
+from brrcrl_lib.inference.targets import Adaptive, Constant, DecisionTransformerSchedule, make_target
+from brrcrl_lib.inference.threshold import return_distribution
+from brrcrl_lib.policies import BayesianPolicy
+from brrcrl_lib.returns import ReturnBuckets
+
+OPTIMIZERS = [CrossEntropy(256, 8), DerivativeFree(4096, 5, 0.5, 0.9), Langevin(512, 16, 30)]
+
+
+def bumpy_problem(dimensions: int, states: int = 3) -> Problem:
+    """A bowl with ripples; its lowest point differs from state to state."""
+    centres = torch.linspace(-0.6, 0.5, states)[:, None, None]
+
+    def energy(actions: torch.Tensor) -> torch.Tensor:
+        offset = actions - centres
+        return (4 * offset**2 + 0.3 * torch.cos(6 * offset)).sum(-1)
+
+    low, high = -torch.ones(dimensions), torch.ones(dimensions)
+    return Problem(energy, lambda noise, uniform: (0.7 * noise).clamp(-1, 1).expand(states, -1, -1), low, high)
+
+
+@pytest.mark.parametrize("dimensions", [1, 2, 3])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda optimizer: type(optimizer).__name__)
+def test_optimizers_reach_the_bottom_of_a_grid_search(optimizer, dimensions: int) -> None:
+    problem = bumpy_problem(dimensions)
+    axis = torch.linspace(-1, 1, {1: 20001, 2: 401, 3: 101}[dimensions])
+    points = torch.cartesian_prod(*[axis] * dimensions).view(-1, dimensions)
+    brute = problem.energy(points.expand(3, -1, -1)).min(1).values
+    solution = optimizer.minimise(problem, torch.Generator().manual_seed(0))
+    assert solution.actions.shape == (3, dimensions)
+    torch.testing.assert_close(problem.energy(solution.actions.unsqueeze(1)).squeeze(1), solution.energies)
+    assert (solution.energies <= brute + 0.05 * dimensions).all()
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda optimizer: type(optimizer).__name__)
+def test_equal_seeds_give_equal_actions_and_others_do_not(optimizer) -> None:
+    problem = bumpy_problem(2)
+    one, two, other = (optimizer.minimise(problem, torch.Generator().manual_seed(seed)).actions for seed in (5, 5, 6))
+    assert torch.equal(one, two) and not torch.equal(one, other)
+
+
+@pytest.mark.parametrize("optimizer", [CrossEntropy(64, 3), DerivativeFree(128, 3), Langevin(64, 4, 3)])
+def test_a_batch_equals_its_states_one_by_one(optimizer) -> None:
+    model, observations = make_model(), torch.randn(5, 3)
+
+    def act(rows: torch.Tensor) -> torch.Tensor:
+        policy = BayesianPolicy(model, Adaptive(0.3), optimizer, generator=torch.Generator().manual_seed(1))
+        policy.reset(len(rows))
+        return policy.act(rows)
+
+    alone = torch.cat([act(observations[i : i + 1]) for i in range(5)])
+    torch.testing.assert_close(act(observations), alone, atol=1e-5, rtol=0)
+
+
+def test_dfo_returns_the_best_of_its_last_round() -> None:
+    problem = bumpy_problem(2)
+    solution = DerivativeFree(64, 4).minimise(problem, torch.Generator().manual_seed(0), history=True)
+    assert len(solution.history) == 5
+    last = solution.history[-1]
+    torch.testing.assert_close(solution.energies, problem.energy(last).min(1).values)
+    assert (last.abs() <= 1).all()
+
+
+def test_cem_never_loses_what_it_has_seen() -> None:
+    problem = bumpy_problem(2)
+    solution = CrossEntropy(32, 4).minimise(problem, torch.Generator().manual_seed(0), history=True)
+    seen = torch.stack([problem.energy(candidates).min(1).values for candidates in solution.history]).min(0).values
+    torch.testing.assert_close(solution.energies, seen)
+
+
+def test_prior_samples_give_a_mixture_of_probabilities() -> None:
+    model, states = make_model(), torch.randn(4, 3)
+    prior, encoded = model.prior(states), model.returns.encode(states)
+    noise, uniform = torch.randn(9, 2), torch.rand(9)
+    mixture = return_distribution(model, states, prior, encoded, "prior_samples", noise, uniform)
+    log_returns = model.returns.log_probs(encoded, prior.sample(noise, uniform))
+    torch.testing.assert_close(mixture, log_returns.exp().mean(1))
+    geometric = return_distribution(model, states, prior, encoded, "prior_samples_logits", noise, uniform)
+    assert not torch.allclose(mixture, geometric, atol=1e-4)
+    value = return_distribution(model, states, prior, encoded, "value_model", noise, uniform)
+    torch.testing.assert_close(value, model.value(states).exp())
+    for distribution in (mixture, geometric, value):
+        torch.testing.assert_close(distribution.sum(-1), torch.ones(4))
+    with pytest.raises(ValueError, match="unknown threshold source"):
+        return_distribution(model, states, prior, encoded, "guess", noise, uniform)
+
+
+def test_schedule_keeps_the_discounted_promise() -> None:
+    """Starting from the return an episode will really earn, (R - r) / gamma is its reward-to-go at every step."""
+    rewards = torch.tensor([1.0, 0.5, 2.0, 3.0], dtype=torch.float64)
+    discount = 0.9
+    total = float((rewards * discount ** torch.arange(4.0, dtype=torch.float64)).sum())
+    schedule = DecisionTransformerSchedule(total, discount=discount)
+    schedule.reset(2)
+    for t in range(4):
+        to_go = float((rewards[t:] * discount ** torch.arange(4.0 - t, dtype=torch.float64)).sum())
+        assert float(schedule.wanted[0]) == pytest.approx(to_go)
+        schedule.observe(rewards[t].expand(2))
+    assert float(schedule.wanted[1]) == pytest.approx(0.0, abs=1e-9)
+    schedule.keep(torch.tensor([True, False]))
+    assert len(schedule.wanted) == 1
+
+
+def test_targets_pick_their_bucket() -> None:
+    buckets = ReturnBuckets(0.0, 10.0, 5)
+    distribution = torch.tensor([[0.5, 0.3, 0.1, 0.06, 0.04], [1.0, 0.0, 0.0, 0.0, 0.0]])
+    assert Adaptive(0.09).bucket(distribution, buckets).tolist() == [3, 0]  # tails 1, .5, .2, .1, .04
+    fixed = Constant(7.9)
+    fixed.reset(2)
+    assert fixed.bucket(distribution, buckets).tolist() == [3, 3]
+
+
+@pytest.mark.parametrize("delta", [0.0, 1.0, -0.1, 1.5, float("nan")])
+def test_impossible_delta_is_refused(delta: float) -> None:
+    with pytest.raises(ValueError, match="delta must lie in"):
+        make_target("adaptive", delta=delta, value=0.0, discount=0.99)
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(ValueError, match="unknown target 'highest'"):
+        make_target("highest", delta=0.1, value=0.0, discount=0.99)
+    with pytest.raises(ValueError, match="unknown optimizer 'sgd'"):
+        make_optimizer("sgd")
+    with pytest.raises(ValueError, match="unknown mode"):
+        BayesianPolicy(make_model(), mode="worst")
+    assert isinstance(make_optimizer("dfo", samples=16), DerivativeFree)
+
+
+def test_sampling_draws_from_pi_delta() -> None:
+    """Frequencies of sampled actions agree with weights p(R >= theta|s,a) over the prior, computed by brute force."""
+    model = make_model()
+    with torch.no_grad():
+        model.returns.action_part.weight.mul_(6)
+    observation = torch.zeros(1, 3)
+    policy = BayesianPolicy(
+        model, Adaptive(0.2), prior_samples=256, mode="sample", generator=torch.Generator().manual_seed(0)
+    )
+    policy.reset(1)
+    drawn = torch.cat([policy.act(observation) for _ in range(600)])
+    bucket = policy.trace["bucket"]
+    prior, encoded = model.prior(observation), model.returns.encode(observation)
+    noise = torch.randn(40_000, 2, generator=torch.Generator().manual_seed(9))
+    candidates = prior.sample(noise, torch.zeros(40_000))
+    weights = torch.exp(-model.energy(prior, encoded, candidates, bucket) - prior.log_prob(candidates))[0]
+    expected = (weights[:, None] * candidates[0]).sum(0) / weights.sum()
+    spread = candidates[0].std(0)
+    assert ((drawn.mean(0) - expected).abs() < 4 * spread / 600**0.5 + 0.01).all()
