@@ -142,7 +142,7 @@ def test_medium_is_the_first_good_snapshot_late_enough():
 
 
 def test_publishing_refuses_before_it_works(published, run, tmp_path):
-    with pytest.raises(DatasetError, match="exist in .*pass --overwrite"):
+    with pytest.raises(DatasetError, match=r"exist in .*pass --overwrite"):
         publish(PublishConfig(run, "hopper", published))
     with pytest.raises(DatasetError, match="no collection run"):
         publish(PublishConfig(tmp_path, "hopper", tmp_path / "root"))

@@ -142,7 +142,7 @@ def with_value(rows, key, index, value):
         ({name: values[:0] for name, values in table().items()}, "is empty"),
         (
             table() | {"actions": np.zeros((23, 6), np.float32)},
-            r"actions have shape \(6,\) per row; Pendulum-v1 has \(1,\)",
+            r"shape \(6,\) per row; Pendulum-v1 has \(1,\)",
         ),
         (table() | {"observations": np.zeros((23, 11), np.float32)}, r"observations have shape \(11,\)"),
         (table() | {"rewards": np.zeros((23, 1), np.float32)}, r"rewards have shape \(1,\) per row"),

@@ -6,6 +6,7 @@ its seeds and on nothing else, so a run that was killed and started again ends w
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -127,6 +128,7 @@ def play_blocks(
 ) -> list[Path]:
     """Files with whole episodes of at least `steps` transitions in all; those that exist are not played again."""
     files: list[Path] = []
+    pool = itertools.cycle([_StaysOpen(make_env()) for _ in range(lanes)])  # made once, used by every block
     recorded, block = 0, 2 * lanes
     bar = track(total=steps, unit="step", desc="rollout")
     while recorded < steps:
@@ -134,7 +136,7 @@ def play_blocks(
         file = staging / f"block-{number:05d}.hdf5"
         if not file.exists():
             seeds = range(first_seed + number * block, first_seed + (number + 1) * block)
-            played: list[Episode] = list(play_episodes(actor, make_env, seeds, lanes, stochastic))
+            played: list[Episode] = list(play_episodes(actor, lambda: next(pool), seeds, lanes, stochastic))
             write_part(file, FlatEpisodes.from_episodes(played))
         with h5py.File(file, "r") as stored:
             length = int(np.sum(stored["lengths"][()]))
@@ -143,6 +145,13 @@ def play_blocks(
         bar.update(length)
     bar.close()
     return files
+
+
+class _StaysOpen(gym.Wrapper):
+    """An environment that outlives the block that played in it."""
+
+    def close(self) -> None:
+        pass
 
 
 def _enough(pieces: list[FlatEpisodes], steps: int) -> int:
