@@ -86,8 +86,12 @@ COMMANDS = {  # name: (configuration, function, what it does)
     "data publish": ("datasets.publish:PublishConfig", "datasets.publish:publish", "turn a collection into datasets"),
     "data verify": ("datasets.verify:VerifyConfig", "datasets.verify:run_verify", "check the installed datasets"),
     "data import-d4rl": ("datasets.d4rl:ImportConfig", "datasets.d4rl:import_d4rl", "convert a D4RL HDF5 file"),
+    "train": ("commands:TrainCommand", "commands:train", "fit a model to a dataset; resumable"),
+    "evaluate": ("commands:EvaluateCommand", "commands:evaluate_command", "play a trained model"),
+    "experiments run": ("experiments:ExperimentConfig", "experiments:run_grid", "run a grid of experiments; resumable"),
+    "bench": ("bench:BenchConfig", "bench:bench", "measure speed side by side"),
 }
-LEADING = {"data import-d4rl": "--file", "data verify": "--ids"}
+LEADING = {"data import-d4rl": "--file", "data verify": "--ids", "experiments run": "--grid"}
 """Flags whose name may be left out when their value comes first: `brrcrl data import-d4rl FILE --env ...`."""
 
 
@@ -102,12 +106,16 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         rest.insert(0, LEADING[command])
     try:
         config_name, function_name, _ = COMMANDS[command]
-        config = tyro.cli(_load(config_name), prog=f"brrcrl {command}", args=rest)
+        config_class = _load(config_name)
+        defaults = getattr(config_class, "defaults", None)  # what left-out flags mean may depend on the preset
+        config = tyro.cli(
+            config_class, prog=f"brrcrl {command}", args=rest, **({"default": defaults(rest)} if defaults else {})
+        )
         result = _load(function_name)(config)
     except KeyboardInterrupt:
         print(f"\nbrrcrl {command}: stopped", file=sys.stderr)
         raise SystemExit(130) from None
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, FloatingPointError) as error:
         if not _is_for_the_user(error):
             raise
         print(f"brrcrl {command}: {error}", file=sys.stderr)
