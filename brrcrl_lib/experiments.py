@@ -45,13 +45,9 @@ class Block:
 GRIDS: dict[str, tuple[Block, ...]] = {
     # Does BR-RCRL beat cloning, and does the objective matter? (Section 4; the claims of notebook 05)
     "engine": (
-        Block(
-            (MEDIUM_REPLAY["hopper"],),
-            ({"objective": "authors"}, {"objective": "paper"}),
-            (0, 1, 2),
-            (ADAPTIVE, CLONE),
-        ),
+        Block((MEDIUM_REPLAY["hopper"],), ({"objective": "authors"},), (0, 1, 2), (ADAPTIVE, CLONE)),
         Block((MEDIUM_REPLAY["hopper"],), ({"method": "cloning"},), (0, 1, 2), (CLONE,)),
+        Block((MEDIUM_REPLAY["hopper"],), ({"objective": "paper"},), (0,), (ADAPTIVE, CLONE)),
         Block(
             (MEDIUM_REPLAY["walker2d"], MEDIUM_REPLAY["halfcheetah"]),
             ({"objective": "authors"}, {"objective": "paper"}),
@@ -59,6 +55,7 @@ GRIDS: dict[str, tuple[Block, ...]] = {
             (ADAPTIVE, CLONE),
         ),
         Block((MEDIUM_REPLAY["walker2d"], MEDIUM_REPLAY["halfcheetah"]), ({"method": "cloning"},), (0,), (CLONE,)),
+        Block((MEDIUM_REPLAY["hopper"],), ({"objective": "paper"},), (1, 2), (ADAPTIVE, CLONE)),
     ),
     # What late fusion does to the return (the bench says what it does to the time)
     "late_fusion": (

@@ -1,0 +1,72 @@
+"""What notebook 00 shows: this machine, the map of the kit, and one picture per notebook."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from importlib.metadata import version
+
+import matplotlib.image as image
+import matplotlib.pyplot as plt
+import nbformat
+import pandas as pd
+from matplotlib.figure import Figure
+
+from brrcrl_lib.datasets.registry import list_datasets
+from brrcrl_lib.devices import pick_device
+from brrcrl_lib.notebooks import all_notebooks
+from brrcrl_lib.runs import ROOT, versions
+
+FIELD = re.compile(r"\*\*(Question|Time|In the paper):\*\*\s*(.+)")
+SAVED = re.compile(r"run\.save_figure\(\w+, \"(\w+)\"\)")
+
+
+def machine() -> pd.DataFrame:
+    """Versions, device, cores and datasets of this machine."""
+    rows = {
+        "system": f"{platform.system()} {platform.machine()}",
+        "CPU cores": os.cpu_count(),
+        "device": str(pick_device()),
+        "kit": version("brrcrl"),
+        **versions(),
+        "datasets found": len(list_datasets()),
+    }
+    return pd.DataFrame({"value": rows})
+
+
+def contents() -> pd.DataFrame:
+    """Number, question, paper section, minutes and first figure of every notebook, read from the notebooks."""
+    rows = []
+    for path in all_notebooks():
+        cells = nbformat.read(path, as_version=4).cells
+        about = dict(FIELD.findall(cells[0].source))
+        figures = [name for cell in cells if cell.cell_type == "code" for name in SAVED.findall(cell.source)]
+        rows.append(
+            {
+                "notebook": path.stem,
+                "question": about["Question"],
+                "in the paper": about["In the paper"].rstrip("."),
+                "time": about["Time"].split(" on ")[0],
+                "figure": figures[0] if figures else "",
+            }
+        )
+    return pd.DataFrame(rows).set_index("notebook")
+
+
+def draw_map(table: pd.DataFrame) -> Figure:
+    """The first figure of each notebook, small, under its name."""
+    shown = [
+        (name, path)
+        for name, figure in table["figure"].items()
+        if figure != "fig00_map" and (path := ROOT / "figures" / f"{figure}.png").exists()
+    ]
+    columns = 3
+    rows = -(-len(shown) // columns)
+    figure, axes = plt.subplots(rows, columns, figsize=(12, 2.9 * rows), squeeze=False)
+    for axis in axes.flat:
+        axis.axis("off")
+    for axis, (name, path) in zip(axes.flat, shown, strict=False):
+        axis.imshow(image.imread(path))
+        axis.set_title(str(name), fontsize=10)
+    return figure
