@@ -243,7 +243,7 @@ def read_results(path: Path) -> pd.DataFrame:
     return table
 
 
-def _row_problems(row: Mapping[str, Any]) -> Iterator[str]:
+def _row_problems(row: Mapping[Any, Any]) -> Iterator[str]:
     try:
         returns = json.loads(row["returns"])
     except (TypeError, ValueError):

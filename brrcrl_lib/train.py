@@ -378,9 +378,10 @@ def load_run(path: Path, device: str = "auto") -> Run:
     about = dict(checkpoint.about)
     try:
         stored = about.pop("config")
-        config = TrainConfig(
-            **{key: tuple(value) if isinstance(value, list) else value for key, value in stored.items()}
-        )
+        settings: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in stored.items()
+        }
+        config = TrainConfig(**settings)
         buckets = ReturnBuckets(*about["buckets"]) if about["buckets"] else ReturnBuckets(0.0, 1.0, 2)
         weights = {name: value.float() for name, value in checkpoint.section("model").items()}
         prior = "policy" if config.method == "vanilla" else "prior"

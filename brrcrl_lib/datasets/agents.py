@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,7 +23,7 @@ class SacActor(nn.Module):
         super().__init__()
         sizes = (observation_size, *hidden)
         layers: list[nn.Module] = []
-        for inputs, outputs in zip(sizes[:-1], sizes[1:], strict=True):
+        for inputs, outputs in pairwise(sizes):
             layers += [nn.Linear(inputs, outputs), nn.ReLU()]
         self.trunk = nn.Sequential(*layers)
         self.mean = nn.Linear(sizes[-1], len(action_low))

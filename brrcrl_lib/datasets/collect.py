@@ -164,7 +164,7 @@ class _Learner:
             action = round_mantissa(action)
             following, reward, terminated, truncated, _ = self.env.step(action)
             scaled = self.sac.policy.scale_action(action)
-            buffer.add(observation, following, scaled, np.float32(reward), np.array([terminated]), [{}])
+            buffer.add(observation, following, scaled, np.array([reward]), np.array([terminated]), [{}])
             observation = following
             observations.append(observation)
             actions.append(action)
