@@ -14,6 +14,7 @@ import tyro
 from brrcrl_lib.checkpoints import CheckpointError
 from brrcrl_lib.config import with_preset
 from brrcrl_lib.datasets.minari import load_dataset
+from brrcrl_lib.environments import make_env
 from brrcrl_lib.evaluate import InferenceConfig, evaluate, make_policy
 from brrcrl_lib.runs import git_revision, versions
 from brrcrl_lib.scores import normalised_score, reference
@@ -86,11 +87,9 @@ def evaluate_command(command: EvaluateCommand) -> Any:
 
 def evaluate_run(command: EvaluateCommand) -> tuple[dict[str, Any], Any]:
     """One row of results with everything needed to make it again, and the per-step trace."""
-    import gymnasium as gym
-
     run = load_run(command.run, command.device)
     env_id = command.env or run.about["env"]
-    space = gym.spec(env_id).make().action_space
+    space = make_env(env_id).action_space
     if space.shape != (run.about["action_size"],):
         raise CheckpointError(
             f"{command.run} was trained for {run.about['action_size']} action dimensions ({run.about['env']}), "
@@ -100,7 +99,7 @@ def evaluate_run(command: EvaluateCommand) -> tuple[dict[str, Any], Any]:
     device = next(run.model.parameters()).device
     result = evaluate(
         policy,
-        lambda: gym.make(env_id),
+        lambda: make_env(env_id),
         episodes=command.episodes,
         seed=command.seed,
         discount=run.about["discount"],

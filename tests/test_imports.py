@@ -14,6 +14,7 @@ from brrcrl_lib.runs import ROOT
 PACKAGE = "brrcrl_lib"
 LAYERS = [  # from top to bottom: a module may import from lower lines only (and from its own package)
     ["cli"],
+    ["welcome"],
     ["notebooks"],
     ["parameters"],
     ["experiments"],
@@ -33,7 +34,7 @@ LAYERS = [  # from top to bottom: a module may import from lower lines only (and
     ["toys"],
     ["interactive", "plots"],
     ["runs"],
-    ["config", "devices"],
+    ["config", "devices", "environments"],
 ]
 FLOOR = {name: number for number, names in enumerate(LAYERS) for name in names}
 UNWANTED = ("d4rl", "mujoco_py", "gym")  # unmaintained, and the reason why many reproductions never start

@@ -31,6 +31,7 @@ from brrcrl_lib.datasets.agents import SacActor
 from brrcrl_lib.datasets.episodes import Episode, RoundedEnv, round_mantissa
 from brrcrl_lib.datasets.rollout import play_episodes
 from brrcrl_lib.datasets.storage import FlatEpisodes, read_part, write_part
+from brrcrl_lib.environments import make_env
 from brrcrl_lib.runs import atomic_path, write_csv, write_json
 
 EVALUATION_SEED = 900_000_000
@@ -108,7 +109,7 @@ class _Learner:
         from stable_baselines3.common.logger import Logger
 
         self.config = config
-        self.env = RoundedEnv(gym.make(config.env))
+        self.env = RoundedEnv(make_env(config.env))
         if not isinstance(self.env.action_space, gym.spaces.Box):
             raise ValueError(f"{config.env} has no continuous action box; SAC cannot be trained on it")
         self.sac = SAC(
@@ -182,7 +183,7 @@ class _Learner:
         seeds = range(EVALUATION_SEED, EVALUATION_SEED + self.config.evaluation_episodes)
         played = list(
             play_episodes(
-                actor, lambda: gym.make(self.config.env), seeds, lanes=self.config.evaluation_episodes, stochastic=False
+                actor, lambda: make_env(self.config.env), seeds, lanes=self.config.evaluation_episodes, stochastic=False
             )
         )
         returns = np.array([episode.total_reward for episode in played])

@@ -21,6 +21,7 @@ from brrcrl_lib.datasets.cards import episode_statistics
 from brrcrl_lib.datasets.registry import DatasetError, data_root
 from brrcrl_lib.datasets.storage import FlatEpisodes, check_dataset_id, write_dataset
 from brrcrl_lib.devices import track
+from brrcrl_lib.environments import make_env
 from brrcrl_lib.runs import git_revision, versions
 
 REQUIRED = ("observations", "actions", "rewards", "terminals", "timeouts")
@@ -147,7 +148,7 @@ def check_table(table: h5py.File, env: gym.Env, file: Path) -> int:
 
 def _make_env(env_id: str) -> gym.Env:
     try:
-        env = gym.make(env_id)
+        env = make_env(env_id)
     except Exception as error:  # Gymnasium raises its own kinds, and MuJoCo environments plain ones
         raise DatasetError(f"environment '{env_id}' cannot be made: {error}") from error
     if not isinstance(env.observation_space, gym.spaces.Box) or not isinstance(env.action_space, gym.spaces.Box):

@@ -32,6 +32,7 @@ from brrcrl_lib.datasets.storage import (
     write_part,
 )
 from brrcrl_lib.devices import track
+from brrcrl_lib.environments import make_env
 
 ROLLOUT_SEED = 1_000_000_000
 """Rollouts start from here, apart from the seeds of training and evaluation episodes."""
@@ -73,13 +74,13 @@ def rollout(config: RolloutConfig, extra: dict[str, Any] | None = None) -> Path:
     env_id = config.env or actor.about.get("env")
     if env_id is None:
         raise DatasetError(f"{config.policy} does not say which environment it belongs to; pass --env")
-    env = gym.make(env_id)
+    env = make_env(env_id)
     _check_fit(actor, env, config.policy)
     torch.set_num_threads(1)
     staging = root / ".staging" / config.id / staging_key(config.policy, env_id, config)
     first_seed = ROLLOUT_SEED + 1_000_000 * config.seed
     parts = play_blocks(
-        actor, lambda: gym.make(env_id), first_seed, config.steps, config.lanes, not config.deterministic, staging
+        actor, lambda: make_env(env_id), first_seed, config.steps, config.lanes, not config.deterministic, staging
     )
     pieces = list(merge_parts(parts))
     pieces[-1] = pieces[-1].head(_enough(pieces, config.steps))

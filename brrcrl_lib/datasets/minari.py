@@ -22,6 +22,7 @@ from minari.serialization import deserialize_space
 from brrcrl_lib.datasets.offline import OfflineDataset
 from brrcrl_lib.datasets.registry import DatasetError, dataset_folder, read_metadata
 from brrcrl_lib.datasets.storage import FlatEpisodes, part_paths, read_part, sha256
+from brrcrl_lib.environments import make_env
 from brrcrl_lib.returns import reward_to_go
 
 __all__ = ["OfflineDataset", "load_dataset", "read_episodes"]
@@ -145,7 +146,7 @@ def _vector_spaces(dataset_id: str, metadata: dict[str, Any]) -> tuple[gym.Space
         spec = parse_env_spec(metadata.get("env_spec"))
         if spec is None:
             raise DatasetError(f"{dataset_id} states neither its spaces nor its environment")
-        env = gym.make(spec)
+        env = make_env(spec)
         observation_space, action_space = env.observation_space, env.action_space
         env.close()
     if not isinstance(observation_space, gym.spaces.Box) or len(observation_space.shape) != 1:

@@ -12,6 +12,7 @@ from gymnasium.envs.registration import EnvSpec
 from torch import Tensor
 
 from brrcrl_lib.datasets.registry import DatasetError
+from brrcrl_lib.environments import make_env
 from brrcrl_lib.returns import ReturnBuckets
 
 STEP_FIELDS = ("observations", "actions", "rewards", "rtg", "timesteps", "terminations", "truncations")
@@ -86,7 +87,7 @@ class OfflineDataset:
         """The environment the data came from, by the dataset's own spec."""
         if self.env_spec is None:
             raise DatasetError(f"{self.id} does not say which environment it came from")
-        return gym.make(self.env_spec, **options)
+        return make_env(self.env_spec, **options)
 
     def select(self, chosen: Tensor) -> OfflineDataset:
         """The dataset of the episodes `chosen` [n], in that order, numbered anew."""

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import torch
 
@@ -24,6 +23,7 @@ from brrcrl_lib.datasets.generate import RolloutConfig, rollout
 from brrcrl_lib.datasets.registry import DatasetError, data_root
 from brrcrl_lib.datasets.rollout import play_episodes
 from brrcrl_lib.datasets.storage import merge_parts, part_paths, read_part, write_dataset
+from brrcrl_lib.environments import make_env
 from brrcrl_lib.runs import write_csv
 
 FRESH_SEED = EVALUATION_SEED + 10_000
@@ -116,7 +116,7 @@ def _measure_anew(config: PublishConfig, env_id: str, point: dict[str, Any]) -> 
     """What the learning curve says about a snapshot, and what it earns in episodes that did not choose it."""
     actor = SacActor.load(snapshot_path(config.run, point["step"]))
     seeds = range(FRESH_SEED, FRESH_SEED + config.fresh_episodes)
-    played = play_episodes(actor, lambda: gym.make(env_id), seeds, config.fresh_episodes, stochastic=False)
+    played = play_episodes(actor, lambda: make_env(env_id), seeds, config.fresh_episodes, stochastic=False)
     returns = np.array([episode.total_reward for episode in played])
     return {
         **actor.about,
@@ -146,7 +146,7 @@ def _write_replay(
             f"{config.run / 'parts'} holds {statistics['transitions']:,} transitions up to the medium snapshot, "
             f"but the learning curve says {curve[middle]['step']:,}"
         )
-    env = gym.make(shared["env"])
+    env = make_env(shared["env"])
     assert env.spec is not None
     return write_dataset(
         root,
@@ -174,7 +174,7 @@ def _write_replay(
 def _write_combination(root: Path, ids: dict[str, str], folders: dict[str, Path], shared: dict[str, Any]) -> Path:
     """medium-expert: a view of the parts of both, without a second copy."""
     parts = list(itertools.chain.from_iterable(part_paths(folders[kind] / "data") for kind in ("medium", "expert")))
-    env = gym.make(shared["env"])
+    env = make_env(shared["env"])
     assert env.spec is not None
     return write_dataset(
         root,
