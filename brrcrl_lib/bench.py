@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from brrcrl_lib.bench_data import benchmark_loading
+from brrcrl_lib.build import TrainConfig, make_model
 from brrcrl_lib.datasets.minari import load_dataset
 from brrcrl_lib.datasets.offline import OfflineDataset
 from brrcrl_lib.devices import generator
@@ -24,7 +25,7 @@ from brrcrl_lib.losses import Batch, Negatives, bayesian_loss
 from brrcrl_lib.models import BayesianModel
 from brrcrl_lib.plots import save_figure, use_house_style
 from brrcrl_lib.runs import ROOT, write_json
-from brrcrl_lib.train import TrainConfig, load_run, make_model
+from brrcrl_lib.train import load_run
 
 ENVIRONMENTS = {"hopper": "Hopper, 3-D", "walker2d": "Walker2d, 6-D"}
 

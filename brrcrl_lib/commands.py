@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from brrcrl_lib.build import TrainConfig
 from brrcrl_lib.checkpoints import CheckpointError
 from brrcrl_lib.config import with_preset
 from brrcrl_lib.datasets.minari import load_dataset
@@ -18,7 +19,7 @@ from brrcrl_lib.environments import make_env
 from brrcrl_lib.evaluate import InferenceConfig, evaluate, make_policy
 from brrcrl_lib.runs import git_revision, versions
 from brrcrl_lib.scores import normalised_score, reference
-from brrcrl_lib.train import TrainConfig, export_model, fit, load_run
+from brrcrl_lib.train import export_model, fit, load_run
 
 
 @dataclass(frozen=True)

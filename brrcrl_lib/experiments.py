@@ -17,11 +17,11 @@ from typing import Any
 
 import pandas as pd
 
+from brrcrl_lib.build import TrainConfig
 from brrcrl_lib.config import did_you_mean, with_preset
 from brrcrl_lib.devices import track
 from brrcrl_lib.evaluate import InferenceConfig
 from brrcrl_lib.runs import ROOT, atomic_path, write_json
-from brrcrl_lib.train import TrainConfig
 
 RESULTS = ROOT / "data" / "results"
 MEDIUM_REPLAY = {name: f"brrcrl/{name}/medium-replay-v0" for name in ("hopper", "walker2d", "halfcheetah")}

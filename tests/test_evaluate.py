@@ -7,10 +7,11 @@ import pytest
 import torch
 from synthetic import synthetic_dataset
 
+from brrcrl_lib.build import TrainConfig
 from brrcrl_lib.evaluate import evaluate
 from brrcrl_lib.inference.targets import Adaptive
 from brrcrl_lib.policies import BayesianPolicy, CloningPolicy
-from brrcrl_lib.train import TrainConfig, fit
+from brrcrl_lib.train import fit
 
 
 @pytest.fixture(scope="module")

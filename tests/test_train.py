@@ -14,13 +14,14 @@ import pytest
 import torch
 from synthetic import synthetic_dataset
 
+from brrcrl_lib.build import METHODS, TrainConfig, make_buckets, make_model
 from brrcrl_lib.checkpoints import Checkpoint, CheckpointError
 from brrcrl_lib.config import with_preset
 from brrcrl_lib.inference.optimizers import OPTIMIZERS, make_optimizer
 from brrcrl_lib.inference.targets import Adaptive, Constant
 from brrcrl_lib.inference.threshold import SOURCES
 from brrcrl_lib.policies import BayesianPolicy, CloningPolicy, VanillaPolicy
-from brrcrl_lib.train import METHODS, TrainConfig, export_model, fit, load_run, make_buckets, make_model, training_step
+from brrcrl_lib.train import export_model, fit, load_run, training_step
 
 TINY = {"steps": 20, "batch_size": 16, "negatives": 4, "hidden": (8, 8), "log_every": 5, "checkpoint_every": 10}
 
@@ -54,7 +55,8 @@ def test_kill_nine_and_resume_give_the_same_weights(dataset, tmp_path: Path) -> 
 import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})
 from pathlib import Path
 from synthetic import synthetic_dataset
-from brrcrl_lib.train import TrainConfig, fit
+from brrcrl_lib.build import TrainConfig
+from brrcrl_lib.train import fit
 config = TrainConfig(**{ {**TINY, "steps": steps, "device": "cpu"}!r})
 fit(config, synthetic_dataset(), Path({str(tmp_path / "killed")!r}))
 """
