@@ -10,6 +10,7 @@ import hashlib
 import json
 import multiprocessing
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,7 @@ from brrcrl_lib.evaluate import InferenceConfig
 from brrcrl_lib.runs import ROOT, atomic_path, write_json
 
 RESULTS = ROOT / "data" / "results"
+WORK = ROOT / "runs" / "experiments"
 MEDIUM_REPLAY = {name: f"brrcrl/{name}/medium-replay-v0" for name in ("hopper", "walker2d", "halfcheetah")}
 DELTAS = (0.9, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01, 0.001)
 ADAPTIVE = {"target": "adaptive", "delta": 0.1}
@@ -122,7 +124,7 @@ class ExperimentConfig:
     """Episodes per cell."""
     workers: int = field(default_factory=lambda: os.cpu_count() or 1)
     """Processes, one thread each."""
-    work: Path = ROOT / "runs" / "experiments"
+    work: Path = WORK
     """Trainings and finished cells."""
     results: Path = RESULTS
     """Where <grid>.csv goes (smoke results stay with the work)."""
@@ -186,12 +188,32 @@ def _measure(cell: Cell, work: Path) -> dict[str, Any]:
     return {"key": cell.key, "train_key": cell.train_key, "variant": variant, **row}
 
 
-def train_directory(cell: Cell, work: Path = ROOT / "runs" / "experiments") -> Path:
+def train_directory(cell: Cell, work: Path = WORK) -> Path:
     return work / "trainings" / cell.train_key
 
 
 def _cell_file(work: Path, cell: Cell) -> Path:
     return work / "cells" / f"{cell.key}.json"
+
+
+def ship_models(grid: str = "engine", folder: Path = ROOT / "data" / "models", work: Path = WORK) -> list[Path]:
+    """Export the finished seed-0 BR-RCRL models of a grid as data/models/<env>-<kind>-<objective>.safetensors."""
+    from brrcrl_lib.checkpoints import Checkpoint
+    from brrcrl_lib.train import export_model
+
+    shipped = []
+    for cell in {cell.train_key: cell for cell in cells(grid) if cell.seed == 0}.values():
+        run = train_directory(cell, work)
+        objective = cell.training.get("objective")
+        if objective is None or not (run / "checkpoint.safetensors").exists():
+            continue
+        about = Checkpoint.load(run / "checkpoint.safetensors").about
+        if about["step"] == about["config"]["steps"]:
+            name = "-".join(cell.dataset.split("/")[1:]).rsplit("-v", 1)[0]
+            shipped.append(folder / f"{name}-{objective}.safetensors")
+            export_model(run, shipped[-1])
+            shutil.copyfile(run / "metrics.csv", folder / f"{name}-{objective}-metrics.csv")
+    return shipped
 
 
 # -- recording ---------------------------------------------------------------------------------------------------
