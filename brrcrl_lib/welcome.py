@@ -54,6 +54,15 @@ def contents() -> pd.DataFrame:
     return pd.DataFrame(rows).set_index("notebook")
 
 
+def markdown_table() -> str:
+    """The table of notebooks as the README shows it."""
+    lines = ["| notebook | question | first figure | time |", "|---|---|---|---|"]
+    for name, row in contents().iterrows():
+        link, figure = f"[{name}](notebooks/{name}.ipynb)", row["figure"]
+        lines.append(f"| {link} | {row['question']} | [{figure}](figures/{figure}.png) | {row['time']} |")
+    return "\n".join(lines)
+
+
 def draw_map(table: pd.DataFrame) -> Figure:
     """The first figure of each notebook, small, under its name."""
     shown = [

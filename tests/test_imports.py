@@ -19,8 +19,6 @@ LAYERS = [  # from top to bottom: a module may import from lower lines only (and
     ["parameters"],
     ["engine_plots"],
     ["diagnostics"],
-    ["engine_plots"],
-    ["diagnostics"],
     ["experiments"],
     ["commands", "bench"],
     ["bench_data", "literal"],
