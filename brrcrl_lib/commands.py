@@ -109,7 +109,7 @@ def evaluate_run(command: EvaluateCommand) -> tuple[dict[str, Any], Any]:
     row = {
         "dataset": run.about["dataset"],
         "env": env_id,
-        "method": "cloning" if command.inference.clone else run.config.method,
+        "method": run.config.method,
         "objective": run.config.objective,
         "train_seed": run.config.seed,
         "train_steps": run.about["step"],
