@@ -159,7 +159,8 @@ def training(trained: TrainConfig, dataset: OfflineDataset, config: BenchConfig,
     ours = milliseconds(lambda: bayesian_loss(early, batch, negatives)["loss"].backward(), config.repeats)
     literal = milliseconds(lambda: literal_loss(early, batch, negatives).backward(), config.repeats)
     fused = milliseconds(lambda: bayesian_loss(late, batch, negatives)["loss"].backward(), config.repeats)
-    difference = float(bayesian_loss(early, batch, negatives)["loss"] - literal_loss(early, batch, negatives))
+    with torch.no_grad():
+        difference = float(bayesian_loss(early, batch, negatives)["loss"] - literal_loss(early, batch, negatives))
     candidates = trained.batch_size * (trained.negatives + 1)
     weights = sum(layer.weight.numel() for layer in early.returns.trunk if isinstance(layer, torch.nn.Linear))
     operations = 3 * 2 * candidates * weights  # forward and twice as much backward

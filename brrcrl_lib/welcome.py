@@ -36,7 +36,7 @@ def machine() -> pd.DataFrame:
 
 
 def contents() -> pd.DataFrame:
-    """Number, question, paper section, minutes and first figure of every notebook, read from the notebooks."""
+    """Number, question, paper section, minutes and a figure of every notebook, read from the notebooks."""
     rows = []
     for path in all_notebooks():
         cells = nbformat.read(path, as_version=4).cells
@@ -48,15 +48,26 @@ def contents() -> pd.DataFrame:
                 "question": about["Question"],
                 "in the paper": about["In the paper"].rstrip("."),
                 "time": about["Time"].split(" on ")[0],
-                "figure": figures[0] if figures else "",
+                "figure": _landscape(figures),
             }
         )
     return pd.DataFrame(rows).set_index("notebook")
 
 
+def _landscape(figures: list[str]) -> str:
+    """The first figure that is much wider than high, for the map; else simply the first."""
+    for name in figures:
+        path = ROOT / "figures" / f"{name}.png"
+        if path.exists():
+            height, width = image.imread(path).shape[:2]
+            if width > 1.7 * height:
+                return name
+    return figures[0] if figures else ""
+
+
 def markdown_table() -> str:
     """The table of notebooks as the README shows it."""
-    lines = ["| notebook | question | first figure | time |", "|---|---|---|---|"]
+    lines = ["| notebook | question | a figure | time |", "|---|---|---|---|"]
     for name, row in contents().iterrows():
         link, figure = f"[{name}](notebooks/{name}.ipynb)", row["figure"]
         lines.append(f"| {link} | {row['question']} | [{figure}](figures/{figure}.png) | {row['time']} |")
@@ -64,7 +75,7 @@ def markdown_table() -> str:
 
 
 def draw_map(table: pd.DataFrame) -> Figure:
-    """The first figure of each notebook, small, under its name."""
+    """A figure of each notebook, small, under its name."""
     shown = [
         (name, path)
         for name, figure in table["figure"].items()
@@ -72,10 +83,11 @@ def draw_map(table: pd.DataFrame) -> Figure:
     ]
     columns = 3
     rows = -(-len(shown) // columns)
-    figure, axes = plt.subplots(rows, columns, figsize=(12, 2.9 * rows), squeeze=False)
+    figure, axes = plt.subplots(rows, columns, figsize=(12, 2.4 * rows), squeeze=False)
     for axis in axes.flat:
         axis.axis("off")
     for axis, (name, path) in zip(axes.flat, shown, strict=False):
         axis.imshow(image.imread(path))
+        axis.set_anchor("N")
         axis.set_title(str(name), fontsize=10)
     return figure
