@@ -81,7 +81,7 @@ def draw_map(table: pd.DataFrame) -> Figure:
         for name, figure in table["figure"].items()
         if figure != "fig00_map" and (path := ROOT / "figures" / f"{figure}.png").exists()
     ]
-    columns = 3
+    columns = 2 if len(shown) <= 4 else 3
     rows = -(-len(shown) // columns)
     figure, axes = plt.subplots(rows, columns, figsize=(12, 2.4 * rows), squeeze=False)
     for axis in axes.flat:
