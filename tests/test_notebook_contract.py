@@ -251,7 +251,7 @@ BREAKS: list[tuple[Rule, str, Callable[[Notebook], object]]] = [
     (portable, "absolute path", put('print("/home/me/data.csv")')),
     (portable, "absolute path", put(r'print("C:\\data")')),
     (portable, "absolute path", output("stream", name="stdout", text="saved to /tmp/x.png\n")),
-    (portable, "absolute path", output("display_data", data={"text/plain": "'/root/runs/x'"})),
+    (portable, "absolute path", output("display_data", data={"text/plain": "'/Users/me/x'"})),
     (portable, "image/svg+xml", output("display_data", data={"image/svg+xml": "<svg/>"})),
     (portable, "application/pdf", output("display_data", data={"application/pdf": "x"})),
     (self_contained, "network", put('print("http://example.org")')),
