@@ -246,3 +246,18 @@ def test_the_loading_benchmark_compares_like_with_like(published):
     data = load_dataset("brrcrl/hopper/medium-v0", root=published)
     assert (row["steps"], row["episodes"]) == (len(data), data.episodes)
     assert row["minari_plain_seconds"] > 0 and row["speedup_over_plain"] > 1
+
+
+def test_one_command_collects_and_publishes(run, tmp_path, monkeypatch):
+    """`--publish-as` hands a finished run to `publish`; a run that ended before is not trained again."""
+    folder = shutil.copytree(run, tmp_path / "run")
+    stored = json.loads((folder / "config.json").read_text())
+    asked: list[PublishConfig] = []
+    monkeypatch.setattr("brrcrl_lib.datasets.publish.publish", asked.append)
+    hidden = tuple(stored["hidden"])
+    settings = {
+        key: value for key, value in stored.items() if key not in ("out", "hidden", "stop_return", "publish_as")
+    }
+    curve = collect(CollectConfig(out=folder, hidden=hidden, publish_as="hopper", **settings), progress=False)
+    assert curve == read_curve(run)
+    assert asked == [PublishConfig(folder, "hopper")]

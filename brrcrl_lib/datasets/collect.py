@@ -68,6 +68,8 @@ class CollectConfig:
     """Steps between snapshots; each is evaluated, saved and committed."""
     evaluation_episodes: int = 10
     """Deterministic episodes per point of the learning curve."""
+    publish_as: str | None = None
+    """Short name, for example hopper: when training has ended, write the four datasets as `data publish` does."""
 
 
 def collect(config: CollectConfig, progress: bool = True) -> list[dict[str, Any]]:
@@ -81,6 +83,10 @@ def collect(config: CollectConfig, progress: bool = True) -> list[dict[str, Any]
         learner.run_interval(bar)
         bar.set_postfix(episode=learner.episode, evaluated=round(learner.curve[-1]["return_mean"]))
     bar.close()
+    if config.publish_as is not None:
+        from brrcrl_lib.datasets.publish import PublishConfig, publish
+
+        publish(PublishConfig(config.out, config.publish_as))
     return learner.curve
 
 
@@ -93,7 +99,7 @@ def _check_same_config(config: CollectConfig) -> None:
         changed = {
             key: (stored.get(key), value)
             for key, value in wanted.items()
-            if key not in {"out", "steps", "stop_return"} and stored.get(key) != value
+            if key not in {"out", "steps", "stop_return", "publish_as"} and stored.get(key) != value
         }
         if changed:
             listing = ", ".join(f"{key}: {old!r} before, {new!r} now" for key, (old, new) in changed.items())

@@ -72,7 +72,9 @@ def publish(config: PublishConfig) -> dict[str, Path]:
     medium = _measure_anew(config, settings["env"], curve[middle])
     share = round(medium["fresh_return_mean"] / expert["fresh_return_mean"], 3)
 
-    training = {key: value for key, value in settings.items() if key not in ("out", "stop_return", "steps")}
+    training = {
+        key: value for key, value in settings.items() if key not in ("out", "stop_return", "steps", "publish_as")
+    }
     shared = {"env": settings["env"], "training": {"algorithm": "SAC (Stable-Baselines3)", **training}}
     policies = root.parent / "policies"
     folders: dict[str, Path] = {}
