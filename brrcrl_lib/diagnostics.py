@@ -228,9 +228,14 @@ def label_results(results: pd.DataFrame) -> pd.DataFrame:
     return labelled.drop(columns="order")
 
 
-def against_cloning(means: pd.Series) -> str:
-    """What each objective earns with adaptive inference, in multiples of cloning; `means` is indexed by policy."""
-    if means.get("cloning", 0.0) <= 0:
-        return ", ".join(f"{name} {value:.0f}" for name, value in means.items())
-    rivals = [name for name in ("paper", "authors") if name in means.index]
-    return ", ".join(f"{name} {means[name] / means['cloning']:.1f}" for name in rivals) + " times the return of cloning"
+def against_cloning(results: pd.DataFrame, policy: str) -> str:
+    """What `policy` earns on each dataset in multiples of cloning, or, where cloning earns nothing, both returns."""
+    phrases = []
+    for dataset, rows in results.groupby("dataset", sort=False):
+        mean = rows.groupby("policy")["return_mean"].mean()
+        if policy in mean and "cloning" in mean:
+            ours, theirs, name = mean[policy], mean["cloning"], str(dataset).split("/")[-2]
+            phrases.append(
+                f"{name} {ours / theirs:.1f} times" if theirs > 1 else f"{name} {ours:.0f} against {theirs:.0f}"
+            )
+    return ", ".join(phrases) or "nothing to compare yet"

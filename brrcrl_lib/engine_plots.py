@@ -92,7 +92,8 @@ def draw_results(axis: Axes, table: pd.DataFrame) -> None:
                   mfc="white" if "mode" in name else None)  # fmt: skip
     axis.set_xticks(range(len(POLICIES)), [name.replace(", ", ",\n") for name in POLICIES])
     axis.set_xlim(-0.6, len(POLICIES) - 0.4)
-    axis.set_ylim(bottom=min(0.0, table["return_mean"].min()))
+    low, high = min(0.0, table["return_mean"].min()), max(0.0, table["return_mean"].max())
+    axis.set_ylim(low - 0.04 * (high - low), high + 0.08 * (high - low))
     axis.grid(visible=False, axis="x")
 
 
@@ -156,7 +157,8 @@ def draw_race(axis: Axes, table: pd.DataFrame) -> None:
         ours, literal = "cem" in row["optimizer"], "literal" in row["optimizer"]
         axis.plot(row["ms"], above, "o" if ours else ("^" if "langevin" in row["optimizer"] else "s"), ms=9,
                   color=COLORS["ours"] if ours else COLORS["vanilla"], mfc="white" if literal else None)  # fmt: skip
-        offset, side = ((0, -18), "right") if literal else ((0, 9), "center")
+        offset = (0, -18) if literal or "langevin" in row["optimizer"] else (0, 9)
+        side = "right" if literal else "center"
         axis.annotate(row["optimizer"], (row["ms"], above), textcoords="offset points", xytext=offset, size=9, ha=side)
     axis.set(xscale="log", yscale="log", xlabel="milliseconds per action", ylabel="mean energy above the best (nats)")
     axis.margins(x=0.2, y=0.2)

@@ -213,10 +213,14 @@ def test_results_are_named_by_what_was_trained_and_how_it_played() -> None:
     ]
 
 
-def test_the_headline_compares_with_cloning_only_where_that_makes_sense() -> None:
-    means = pd.Series({"cloning": 100.0, "paper": 150.0, "authors": 320.0})
-    assert diagnostics.against_cloning(means) == "paper 1.5, authors 3.2 times the return of cloning"
-    assert diagnostics.against_cloning(pd.Series({"cloning": -5.0, "authors": 7.0})) == "cloning -5, authors 7"
+def test_the_headline_compares_with_cloning_on_every_dataset() -> None:
+    table = pd.DataFrame(
+        [("x/hopper/m-v0", "cloning", 100.0), ("x/hopper/m-v0", "authors", 300.0), ("x/hopper/m-v0", "authors", 340.0),
+         ("x/cheetah/m-v0", "cloning", -5.0), ("x/cheetah/m-v0", "authors", 7.0), ("x/walker/m-v0", "authors", 7.0)],
+        columns=["dataset", "policy", "return_mean"],
+    )  # fmt: skip
+    assert diagnostics.against_cloning(table, "authors") == "hopper 3.2 times, cheetah 7 against -5"
+    assert diagnostics.against_cloning(table, "paper") == "nothing to compare yet"
 
 
 # -- figures -----------------------------------------------------------------------------------------------------
