@@ -113,6 +113,7 @@ def evaluate_run(command: EvaluateCommand) -> tuple[dict[str, Any], Any]:
         "objective": run.config.objective,
         "train_seed": run.config.seed,
         "train_steps": run.about["step"],
+        "train_seconds": run.about["seconds"],
         **asdict(command.inference),
         **result.summary(),
         "score": round(normalised_score(env_id, result.summary()["return_mean"]), 3),

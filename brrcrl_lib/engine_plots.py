@@ -20,11 +20,6 @@ OBJECTIVE_MARKERS = {"authors": "o", "paper": "s", "cloning": "D"}
 PARTS = {"contrast": "contrast", "prior_nll": "−log p(a|s)", "return_nll": "−log p(R|s,a)", "value_nll": "−log p(R|s)"}
 
 
-def short_name(dataset_id: str) -> str:
-    """`brrcrl/hopper/medium-replay-v0` -> `hopper medium-replay`."""
-    return " ".join(dataset_id.split("/")[-2:]).rsplit("-v", 1)[0]
-
-
 # -- training ----------------------------------------------------------------------------------------------------
 
 

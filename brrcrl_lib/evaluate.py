@@ -14,7 +14,7 @@ import torch
 
 from brrcrl_lib.devices import generator, track
 from brrcrl_lib.inference.optimizers import make_optimizer
-from brrcrl_lib.inference.targets import Constant, make_target
+from brrcrl_lib.inference.targets import make_target
 from brrcrl_lib.models import BayesianModel, RewardConditionedPolicy
 from brrcrl_lib.policies import BayesianPolicy, CloningPolicy, Policy, VanillaPolicy
 from brrcrl_lib.returns import reward_to_go
@@ -31,8 +31,12 @@ class InferenceConfig:
     """Share of outcomes that the adaptive target may hope for, in (0, 1)."""
     value: float | None = None
     """Return that fixed asks for, and that dt_schedule starts from; the data's largest if left out."""
+    quantile: float | None = None
+    """The same as a quantile of the training data's reward-to-go, in [0, 1]."""
     optimizer: str = "cem"
     """cem (cross-entropy method), dfo (the paper's, 65,536 samples) or langevin."""
+    samples: int | None = None
+    """Samples per round of the optimiser; None: its own number."""
     source: str = "prior_samples"
     """Where p(R|s) comes from: prior_samples (the paper), value_model (the released code), prior_samples_logits."""
     mode: str = "best"
@@ -43,14 +47,19 @@ class InferenceConfig:
 
 def make_policy(run: Run, config: InferenceConfig, seed: int = 0) -> Policy:
     """The policy that `run`'s model plays under `config`."""
+    if config.target == "fixed" and config.value is None and config.quantile is None:
+        raise ValueError("target fixed needs a value or a quantile, for example --value 200 or --quantile 0.9")
+    if config.value is not None and config.quantile is not None:
+        raise ValueError("give a value or a quantile, not both")
     value = run.about["max_return"] if config.value is None else config.value
-    if config.target == "fixed" and config.value is None:
-        raise ValueError("target fixed needs a value, for example --value 200")
+    if config.quantile is not None:
+        if not 0 <= config.quantile <= 1:
+            raise ValueError(f"quantile must lie in [0, 1]; got {config.quantile}")
+        quantiles = run.about["return_quantiles"]
+        value = float(np.interp(config.quantile, np.linspace(0, 1, len(quantiles)), quantiles))
     target = make_target(config.target, delta=config.delta, value=value, discount=run.about["discount"])
     model = run.model
     if isinstance(model, RewardConditionedPolicy):
-        if not isinstance(target, Constant):
-            raise ValueError("a vanilla model has no p(R|s) to adapt to; use --target max, dt_schedule or fixed")
         return VanillaPolicy(model, target)
     if config.clone or not isinstance(model, BayesianModel):
         return CloningPolicy(model)
@@ -58,7 +67,7 @@ def make_policy(run: Run, config: InferenceConfig, seed: int = 0) -> Policy:
     return BayesianPolicy(
         model,
         target,
-        make_optimizer(config.optimizer),
+        make_optimizer(config.optimizer, **({} if config.samples is None else {"samples": config.samples})),
         config.source,
         mode=config.mode,
         generator=generator(seed, device),

@@ -110,9 +110,11 @@ def bayesian_loss(
 
 
 def vanilla_loss(model: RewardConditionedPolicy, batch: Batch) -> dict[str, Tensor]:
-    """L_RCRL = -log p(a|s,R): reward-conditioned RL without the reparameterisation."""
-    loss = prior_likelihood(model(batch.observations, batch.returns), batch.actions)
-    return {"loss": loss, "prior_nll": loss.detach()}
+    """L_RCRL = -log p(a|s,R): reward-conditioned RL without the reparameterisation; the value model learns apart."""
+    parts = {"prior_nll": prior_likelihood(model(batch.observations, batch.returns), batch.actions)}
+    labels = model.buckets.encode(batch.returns)  # [B]
+    parts["value_nll"] = F.nll_loss(model.value(model.standardise(batch.observations)), labels)
+    return {"loss": parts["prior_nll"] + parts["value_nll"], **parts}
 
 
 def cloning_loss(model: CloningModel, batch: Batch) -> dict[str, Tensor]:

@@ -137,7 +137,7 @@ class ReturnModel(nn.Module):
         action_size: int,
         buckets: int,
         hidden: Sequence[int] = (256, 256, 256),
-        fusion: str = "early",
+        fusion: str = "late",
         head_width: int = 128,
     ) -> None:
         super().__init__()
@@ -164,12 +164,16 @@ class ReturnModel(nn.Module):
 
     def log_probs(self, encoded: tuple[Tensor, Tensor | None], actions: Tensor) -> Tensor:
         """log p(R|s,a) [B, N, buckets] for actions [B, N, m] in states encoded by `encode`."""
+        return self.logits(encoded, actions).log_softmax(-1)
+
+    def logits(self, encoded: tuple[Tensor, Tensor | None], actions: Tensor) -> Tensor:
+        """The same before normalisation."""
         state, own_logits = encoded
         hidden = F.relu(state.unsqueeze(1) + self.action_part(actions))
         logits = self.trunk(hidden)
         if own_logits is not None:
             logits = logits + own_logits.unsqueeze(1)
-        return logits.log_softmax(-1)
+        return logits
 
 
 class ValueModel(nn.Module):
@@ -220,19 +224,24 @@ class BayesianModel(nn.Module):
         Differs from the paper: Proposition 1 writes R > theta; its definition of pi^delta and its code use R >= theta,
         and with buckets only the latter always has positive probability.
         """
-        log_returns = self.returns.log_probs(encoded, actions)  # [B, N, buckets]
-        index = torch.arange(log_returns.shape[-1], device=log_returns.device)
-        below = (index < bucket.unsqueeze(-1)).unsqueeze(1)  # [B, 1, buckets]
-        tail = log_returns.masked_fill(below, -torch.inf).logsumexp(-1)
-        return -prior.log_prob(actions) - tail
+        probabilities = self.returns.logits(encoded, actions).softmax(-1)  # [B, N, buckets]
+        index = torch.arange(probabilities.shape[-1], device=probabilities.device)
+        reached = (index >= bucket.unsqueeze(-1)).to(probabilities).unsqueeze(-1)  # [B, buckets, 1]
+        tail = (probabilities @ reached).squeeze(-1)
+        return -prior.log_prob(actions) - tail.clamp(min=torch.finfo(tail.dtype).tiny).log()  # never infinite
 
 
 class RewardConditionedPolicy(nn.Module):
-    """Vanilla RCRL: p(a|s,R) with the return as one more input, scaled to [0, 1] over the bucket range."""
+    """Vanilla RCRL: p(a|s,R) with the return as one more input, scaled to [0, 1] over the bucket range.
 
-    def __init__(self, standardiser: Standardiser, prior: ActionPrior, buckets: ReturnBuckets) -> None:
+    The value model p(R|s) beside it is there for adaptive targets alone, so that vanilla RCRL can be given them too.
+    """
+
+    def __init__(
+        self, standardiser: Standardiser, prior: ActionPrior, value: ValueModel, buckets: ReturnBuckets
+    ) -> None:
         super().__init__()
-        self.standardise, self.policy, self.buckets = standardiser, prior, buckets
+        self.standardise, self.policy, self.value, self.buckets = standardiser, prior, value, buckets
 
     def forward(self, observations: Tensor, returns: Tensor) -> GaussianMixture:
         """p(a|s,R) for observations [B, k] and target returns [B]."""

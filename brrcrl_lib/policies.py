@@ -126,10 +126,14 @@ class CloningPolicy:
 
 @dataclass
 class VanillaPolicy:
-    """Vanilla reward-conditioned RL: the mode of p(a|s,R) at the target of a constant or scheduled return."""
+    """Vanilla reward-conditioned RL: the mode of p(a|s,R), with R from any target rule.
+
+    An adaptive target asks for the middle of the bucket of theta_delta(s): vanilla RCRL conditions on one return,
+    not on a return or more.
+    """
 
     model: RewardConditionedPolicy
-    target: Constant
+    target: Target
     trace: dict[str, Tensor] = field(default_factory=dict, init=False)
 
     def reset(self, episodes: int) -> None:
@@ -137,7 +141,11 @@ class VanillaPolicy:
 
     @torch.no_grad()
     def act(self, observations: Tensor) -> Tensor:
-        wanted = self.target.wanted.to(observations.device, torch.float32)
+        if isinstance(self.target, Constant):
+            wanted = self.target.wanted.to(observations.device, torch.float32)
+        else:
+            distribution = self.model.value(self.model.standardise(observations)).exp()
+            wanted = self.model.buckets.decode(self.target.bucket(distribution, self.model.buckets))
         self.trace = {"target": wanted}
         return self.model(observations, wanted).mode()
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -97,6 +98,7 @@ class _Trainer:
             "env": self.dataset.env_spec.id if self.dataset.env_spec else None,
             "discount": self.dataset.discount,
             "max_return": float(self.dataset.rtg.max()),
+            "return_quantiles": np.quantile(self.dataset.rtg.numpy(), np.linspace(0, 1, 101)).round(4).tolist(),
             "observation_size": self.dataset.observations.shape[1],
             "action_size": self.dataset.actions.shape[1],
             "buckets": [buckets.low, buckets.high, buckets.count, buckets.scheme] if buckets else None,

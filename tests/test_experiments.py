@@ -8,10 +8,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from brrcrl_lib import experiments
+from brrcrl_lib import grids
 from brrcrl_lib.datasets.collect import CollectConfig, collect
 from brrcrl_lib.datasets.storage import read_part, write_dataset
-from brrcrl_lib.experiments import Block, ExperimentConfig, cells, read_results, run_grid
+from brrcrl_lib.experiments import ExperimentConfig, run_grid
+from brrcrl_lib.grids import Block, cells
+from brrcrl_lib.results import read_results
 
 DATASET = "test/hopper/replay-v0"
 
@@ -40,7 +42,7 @@ def data_root(tmp_path_factory) -> Path:
 def config(data_root: Path, tmp_path: Path, monkeypatch) -> ExperimentConfig:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(data_root))
     block = Block((DATASET,), ({"method": "cloning"}, {"objective": "authors"}), (0,), ({"clone": True},))
-    monkeypatch.setitem(experiments.GRIDS, "tiny", (block,))
+    monkeypatch.setitem(grids.GRIDS, "tiny", (block,))
     return ExperimentConfig("tiny", "smoke", episodes=1, workers=1, work=tmp_path)
 
 
@@ -75,7 +77,7 @@ def test_training_is_shared_between_cells_that_differ_in_inference() -> None:
 
 def test_a_failing_cell_is_reported_and_the_rest_runs(config: ExperimentConfig, monkeypatch, capsys) -> None:
     bad = Block((DATASET,), ({"method": "cloning"},), (0,), ({"clone": True}, {"target": "nonsense"}))
-    monkeypatch.setitem(experiments.GRIDS, "tiny", (bad,))
+    monkeypatch.setitem(grids.GRIDS, "tiny", (bad,))
     assert run_grid(config) == 1
     assert "unknown target 'nonsense'" in capsys.readouterr().out
     assert len(read_results(config.work / "tiny.csv")) == 1
@@ -90,7 +92,7 @@ def test_wrong_names_are_refused(config: ExperimentConfig) -> None:
 
 def test_an_unknown_dataset_is_reported(config: ExperimentConfig, monkeypatch, capsys) -> None:
     missing = Block(("test/hopper/replay-v9",), ({"method": "cloning"},), (0,), ({"clone": True},))
-    monkeypatch.setitem(experiments.GRIDS, "tiny", (missing,))
+    monkeypatch.setitem(grids.GRIDS, "tiny", (missing,))
     assert run_grid(config) == 1
     assert "test/hopper/replay-v0" in capsys.readouterr().out  # the nearest one we have
 

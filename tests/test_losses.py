@@ -9,7 +9,7 @@ import torch
 from test_models import HIGH, LOW, make_model, make_prior
 
 from brrcrl_lib.losses import Batch, Negatives, bayesian_loss, cloning_loss, info_nce, vanilla_loss
-from brrcrl_lib.models import CloningModel, RewardConditionedPolicy, Standardiser
+from brrcrl_lib.models import CloningModel, RewardConditionedPolicy, Standardiser, ValueModel
 from brrcrl_lib.returns import ReturnBuckets
 
 
@@ -91,13 +91,17 @@ def test_vanilla_and_cloning_losses_are_gaussian_likelihoods() -> None:
     cloning = CloningModel(identity, make_prior())
     prior = cloning.prior(batch.observations)
     oracle = -torch.distributions.Normal(prior.mean[:, 0], prior.log_std[:, 0].exp()).log_prob(batch.actions).sum(-1)
-    assert float(cloning_loss(cloning, batch)["loss"]) == pytest.approx(float(oracle.mean()), abs=1e-5)
+    assert cloning_loss(cloning, batch)["loss"].item() == pytest.approx(oracle.mean().item(), abs=1e-5)
 
-    vanilla = RewardConditionedPolicy(identity, make_prior(condition_size=1), ReturnBuckets(0.0, 10.0, 6))
+    buckets, value = ReturnBuckets(0.0, 10.0, 6), ValueModel(3, 6, (8, 8))
+    vanilla = RewardConditionedPolicy(identity, make_prior(condition_size=1), value, buckets)
     inputs = torch.cat([batch.observations, batch.returns.unsqueeze(-1) / 10], -1)
     prior = vanilla.policy(inputs)
     oracle = -torch.distributions.Normal(prior.mean[:, 0], prior.log_std[:, 0].exp()).log_prob(batch.actions).sum(-1)
-    assert float(vanilla_loss(vanilla, batch)["loss"]) == pytest.approx(float(oracle.mean()), abs=1e-5)
+    parts = vanilla_loss(vanilla, batch)
+    assert parts["prior_nll"].item() == pytest.approx(oracle.mean().item(), abs=1e-5)
+    rows = value(batch.observations)[range(len(batch.returns)), buckets.encode(batch.returns)]  # log p(R_i|s_i)
+    assert (parts["loss"] - parts["prior_nll"]).item() == pytest.approx(-rows.mean().item(), abs=1e-5)
 
 
 def test_unknown_objective_is_refused() -> None:

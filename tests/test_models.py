@@ -75,11 +75,11 @@ def test_log_std_is_clipped() -> None:
     prior = make_prior(log_std_range=(-0.25, 0.25))
     with torch.no_grad():
         prior.net[-1].bias.fill_(50.0)
-    assert float(prior(torch.zeros(1, 3)).log_std.max()) == 0.25
+    assert prior(torch.zeros(1, 3)).log_std.max().item() == 0.25
 
 
 def test_split_first_layer_equals_one_layer_on_the_joined_input() -> None:
-    model = ReturnModel(3, 2, 6, (16, 16, 16))
+    model = ReturnModel(3, 2, 6, (16, 16, 16), fusion="early")
     states, actions = torch.randn(4, 3), torch.randn(4, 5, 2)
     joined = torch.cat([states.unsqueeze(1).expand(-1, 5, -1), actions], -1)
     weight = torch.cat([model.state_part.weight, model.action_part.weight], 1)

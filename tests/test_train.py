@@ -87,7 +87,7 @@ def test_seeds_decide_everything(dataset) -> None:
 
 
 @pytest.mark.parametrize("options", [
-    {"objective": "paper"}, {"fusion": "late", "hidden": (8, 8, 8)}, {"components": 2}, {"squash": True},
+    {"objective": "paper"}, {"fusion": "early"}, {"components": 2}, {"squash": True},
     {"return_weight": 0.0}, {"uniform_share": 1.0}, {"bucket_scheme": "paper_grid"}, {"bucket_range": "paper"},
     {"mixed_precision": True},
 ])  # fmt: skip

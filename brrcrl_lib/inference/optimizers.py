@@ -90,11 +90,11 @@ class DerivativeFree:
 
 @dataclass(frozen=True)
 class CrossEntropy:
-    """Cross-entropy method started from the prior: refit a Gaussian to the best tenth, and keep the best ever seen."""
+    """Cross-entropy method started from the prior: refit a Gaussian to the best few, and keep the best ever seen."""
 
-    samples: int = 128
+    samples: int = 64
     rounds: int = 5
-    elite_share: float = 0.1
+    elite_share: float = 0.15
 
     def minimise(self, problem: Problem, generator: torch.Generator | None, history: bool = False) -> Solution:
         elites = max(2, round(self.samples * self.elite_share))

@@ -1,0 +1,178 @@
+"""The grids of experiments, declared as data: what is trained, on what, and how it is made to act.
+
+A cell is one number to be measured: (dataset, training, seed, inference). A training is named by what differs from
+`TrainConfig`, an inference by what differs from `InferenceConfig`; cells of any grid that share a training share its
+run, and cells that are the same are measured once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from brrcrl_lib.build import TrainConfig
+from brrcrl_lib.config import did_you_mean, with_preset
+
+HOPPER, WALKER2D, HALFCHEETAH = (f"brrcrl/{name}/medium-replay-v0" for name in ("hopper", "walker2d", "halfcheetah"))
+MEDIUM_REPLAY = (HOPPER, WALKER2D, HALFCHEETAH)
+WALKER2D_OTHERS = tuple(f"brrcrl/walker2d/{kind}-v0" for kind in ("medium", "medium-expert", "expert"))
+SEEDS = (0, 1, 2)
+
+Settings = dict[str, Any]
+AUTHORS: Settings = {"objective": "authors"}
+PAPER: Settings = {"objective": "paper"}
+VANILLA: Settings = {"method": "vanilla"}
+CLONING: Settings = {"method": "cloning"}
+
+ADAPTIVE: Settings = {"target": "adaptive", "delta": 0.1}
+MAX: Settings = {"target": "max"}
+SCHEDULE: Settings = {"target": "dt_schedule"}
+FIXED: tuple[Settings, ...] = tuple({"target": "fixed", "quantile": q} for q in (0.5, 0.9, 0.99))
+CLONE: Settings = {"clone": True}
+DELTAS = (0.9, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01, 0.001)
+TOP_SHARES = (0.5, 0.2)
+FUSIONS: tuple[Settings, ...] = tuple(
+    {**AUTHORS, "fusion": fusion, "steps": 4_000, "negatives": 32} for fusion in ("early", "late")
+)
+HOUSEKEEPING = ("device", "log_every", "checkpoint_every")
+"""Settings that do not change what is learned."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Every dataset x every training x every seed x every inference setting."""
+
+    datasets: tuple[str, ...]
+    trainings: tuple[Settings, ...]
+    seeds: tuple[int, ...]
+    inferences: tuple[Settings, ...]
+    trace: bool = False
+    """Keep what the policy asked for and got at every step."""
+
+
+GRIDS: dict[str, tuple[Block, ...]] = {
+    # Does BR-RCRL beat cloning, and does the objective matter? (Section 4.1; notebook 05)
+    "engine": (
+        Block(MEDIUM_REPLAY, (AUTHORS, PAPER), SEEDS, (ADAPTIVE, CLONE)),
+        Block(MEDIUM_REPLAY, (CLONING,), SEEDS, (CLONE,)),
+    ),
+    # Adaptive targets against Max, the DT scheduler and fixed returns (Table 3; notebook 07)
+    "targets": (
+        Block(MEDIUM_REPLAY, (AUTHORS, PAPER, VANILLA), SEEDS, (ADAPTIVE, MAX, SCHEDULE, *FIXED)),
+        Block(WALKER2D_OTHERS[:2], (AUTHORS,), SEEDS, (ADAPTIVE, MAX, SCHEDULE)),
+    ),
+    # What delta does (Figure 4, left; notebook 08)
+    "delta_sweep": (
+        Block(MEDIUM_REPLAY, (AUTHORS, PAPER), SEEDS, tuple({**ADAPTIVE, "delta": delta} for delta in DELTAS)),
+    ),
+    # Does the agent deliver the return it asked for? (Figure 5; notebook 09)
+    "target_vs_observed": (Block((*MEDIUM_REPLAY, *WALKER2D_OTHERS), (AUTHORS,), SEEDS, (ADAPTIVE,), trace=True),),
+    # Which component carries the result (Table 4), and what the paper does not mention (notebook 10)
+    "ablations": (
+        Block(
+            MEDIUM_REPLAY,
+            (AUTHORS, {**AUTHORS, "return_weight": 0.0}, {**AUTHORS, "uniform_share": 1.0}, PAPER),
+            SEEDS,
+            (ADAPTIVE,),
+        ),
+        Block(MEDIUM_REPLAY, (VANILLA,), SEEDS, (SCHEDULE, ADAPTIVE)),
+        Block(
+            MEDIUM_REPLAY,
+            (AUTHORS,),
+            SEEDS,
+            (
+                {**ADAPTIVE, "source": "value_model"},
+                {**ADAPTIVE, "source": "prior_samples_logits"},
+                {**ADAPTIVE, "optimizer": "langevin"},
+                {**ADAPTIVE, "mode": "sample"},
+            ),
+        ),
+        Block((HOPPER,), (AUTHORS,), SEEDS, ({**ADAPTIVE, "optimizer": "dfo", "samples": 1024},)),
+        Block(
+            (HOPPER,),
+            (
+                {**AUTHORS, "uniform_share": 0.0},
+                {**AUTHORS, "buckets": 20},
+                {**AUTHORS, "bucket_range": "paper"},
+                {**AUTHORS, "negatives": 4},
+            ),
+            SEEDS,
+            (ADAPTIVE,),
+        ),
+        # Early fusion is slow to train, so the two are compared at half the steps.
+        Block((HOPPER,), FUSIONS, SEEDS, (ADAPTIVE,)),
+        Block((WALKER2D, HALFCHEETAH), FUSIONS, (0,), (ADAPTIVE,)),
+    ),
+    # Do low-return trajectories help? (appendix; notebook 11)
+    "rtg_independence": (
+        Block(MEDIUM_REPLAY, (AUTHORS,), SEEDS, (ADAPTIVE,)),
+        Block(MEDIUM_REPLAY, (VANILLA,), SEEDS, (SCHEDULE, ADAPTIVE)),
+        Block(MEDIUM_REPLAY, (CLONING,), SEEDS, (CLONE,)),
+        Block(MEDIUM_REPLAY, tuple({**AUTHORS, "top_share": share} for share in TOP_SHARES), SEEDS, (ADAPTIVE,)),
+        Block(
+            MEDIUM_REPLAY, tuple({**VANILLA, "top_share": share} for share in TOP_SHARES), SEEDS, (SCHEDULE, ADAPTIVE)
+        ),
+        Block(MEDIUM_REPLAY, tuple({**CLONING, "top_share": share} for share in TOP_SHARES), SEEDS, (CLONE,)),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number to be measured."""
+
+    dataset: str
+    training: Mapping[str, Any]
+    seed: int
+    inference: Mapping[str, Any]
+    preset: str
+    episodes: int
+    trace: bool = False
+
+    @property
+    def config(self) -> TrainConfig:
+        return with_preset(TrainConfig, self.preset, seed=self.seed, **self.training)
+
+    @property
+    def train_key(self) -> str:
+        """Names the training by all its settings, so that other defaults mean another training.
+
+        Fields that are off (None, False) are left out: a new option does not rename what was trained before it.
+        """
+        settings = {name: value for name, value in asdict(self.config).items() if name not in HOUSEKEEPING}
+        return _digest(
+            [
+                self.dataset,
+                {name: value for name, value in settings.items() if value is not None and value is not False},
+            ]
+        )
+
+    @property
+    def key(self) -> str:
+        return _digest([self.train_key, dict(self.inference), self.episodes])
+
+    def describe(self) -> str:
+        settings = {**self.training, **self.inference}
+        return f"{self.dataset} seed {self.seed} " + " ".join(f"{name}={value}" for name, value in settings.items())
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def cells(grid: str, preset: str = "laptop", episodes: int = 10) -> list[Cell]:
+    """All cells of a grid, in the order in which they are run."""
+    if grid not in GRIDS:
+        raise ValueError(f"unknown grid '{grid}'{did_you_mean(grid, GRIDS)}")
+    with_preset(TrainConfig, preset)  # refuses an unknown preset
+    return [
+        Cell(dataset, training, seed, inference, preset, episodes, block.trace)
+        for block in GRIDS[grid]
+        for seed in block.seeds
+        for dataset in block.datasets
+        for training in block.trainings
+        for inference in block.inferences
+    ]

@@ -1,0 +1,107 @@
+"""Read recorded results back: every row checked, a broken one named with its line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from brrcrl_lib.returns import reward_to_go
+from brrcrl_lib.runs import ROOT
+
+RESULTS = ROOT / "data" / "results"
+REQUIRED = ("key", "dataset", "env", "method", "objective", "variant", "train_seed", "target", "delta", "return_mean",
+            "returns", "score", "reference", "train_steps", "train_seconds", "preset", "versions",
+            "revision")  # fmt: skip
+TRACE_COLUMNS = ("episode", "step", "reward", "target", "predicted")
+
+
+def read_results(path: Path) -> pd.DataFrame:
+    """The rows of a results file; a broken one is named with its line."""
+    if not path.exists():
+        raise FileNotFoundError(f"no results at {path}; `brrcrl experiments run {path.stem}` makes them")
+    try:
+        table = pd.read_csv(path)
+    except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
+        raise ValueError(f"{path.name} is not a readable CSV file: {error}") from None
+    missing = [name for name in REQUIRED if name not in table.columns]
+    if missing:
+        raise ValueError(f"{path.name} lacks the columns {', '.join(missing)}")
+    for line, row in enumerate(table.to_dict("records"), start=2):
+        problem = next(_row_problems(row), None)
+        if problem:
+            raise ValueError(f"{path.name}, line {line}: {problem}")
+    if table["key"].duplicated().any():
+        raise ValueError(f"{path.name} holds the cell {table['key'][table['key'].duplicated()].iloc[0]} twice")
+    return table
+
+
+def _row_problems(row: Mapping[Any, Any]) -> Iterator[str]:
+    try:
+        returns = json.loads(row["returns"])
+    except (TypeError, ValueError):
+        yield "returns is not a list of numbers"
+        return
+    if not returns or not all(isinstance(value, int | float) for value in returns):
+        yield "returns is not a list of numbers"
+    elif abs(sum(returns) / len(returns) - row["return_mean"]) > 0.01 * max(1.0, abs(row["return_mean"])):
+        yield f"return_mean {row['return_mean']} is not the mean of returns"
+
+
+def read_grid(grid: str, folder: Path = RESULTS) -> pd.DataFrame:
+    """The recorded rows of a grid, with every setting of a training that varies as a column of its own."""
+    table = read_results(folder / f"{grid}.csv")
+    variants = [json.loads(text) for text in table["variant"]]
+    for name in sorted({name for variant in variants for name in variant}):
+        table[name] = [variant.get(name) for variant in variants]
+    return table
+
+
+def select(table: pd.DataFrame, **wanted: Any) -> pd.DataFrame:
+    """Rows whose columns have the wanted values; None stands for a setting left at its default."""
+    chosen = pd.Series(True, index=table.index)
+    for name, value in wanted.items():
+        if name in table:
+            chosen &= table[name].isna() if value is None else table[name] == value
+        elif value is not None:
+            return table.iloc[:0]
+    return table[chosen]
+
+
+def read_trace(key: str, discount: float = 0.99, folder: Path = RESULTS) -> pd.DataFrame:
+    """What a recorded cell asked for and got at every step; `observed` is the discounted reward-to-go that followed."""
+    path = folder / "traces" / f"{key}.csv.gz"
+    if not path.exists():
+        raise FileNotFoundError(f"no trace of the cell {key} ships; its grid keeps none, or has not been run")
+    trace = pd.read_csv(path)
+    missing = [name for name in TRACE_COLUMNS if name not in trace]
+    if missing:
+        raise ValueError(f"{path.name} lacks the columns {', '.join(missing)}")
+    lengths = trace.groupby("episode").size().to_numpy()
+    return trace.assign(observed=reward_to_go(trace["reward"].to_numpy(), lengths, discount))
+
+
+def command(grid: str, key: str) -> str:
+    """What makes one recorded row again."""
+    return f"brrcrl experiments run {grid} --key {key} --work runs/again"
+
+
+def short_name(dataset_id: str) -> str:
+    """`brrcrl/hopper/medium-replay-v0` -> `hopper medium-replay`."""
+    return " ".join(dataset_id.split("/")[-2:]).rsplit("-v", 1)[0]
+
+
+def order_datasets(names: Sequence[str]) -> list[str]:
+    """Datasets in the order of the kit: hopper, walker2d, halfcheetah; replay, medium, medium-expert, expert."""
+    environments = ("hopper", "walker2d", "halfcheetah")
+    kinds = ("medium-replay-v0", "medium-v0", "medium-expert-v0", "expert-v0")
+
+    def place(name: str) -> tuple[int, int, str]:
+        _, environment, kind = name.split("/")
+        known = environment in environments and kind in kinds
+        return (environments.index(environment), kinds.index(kind), name) if known else (9, 9, name)
+
+    return sorted(set(names), key=place)
