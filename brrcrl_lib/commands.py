@@ -68,6 +68,8 @@ class EvaluateCommand:
     """Environment id; the run's own if left out."""
     json: bool = False
     """Print one line of JSON instead of a table."""
+    max_steps: int | None = None
+    """Cut every episode off after so many steps, to try something out."""
     trace: Path | None = None
     """Write the per-step trace (target, predicted and observed return, energy) to this CSV file."""
     device: str = "auto"
@@ -105,6 +107,7 @@ def evaluate_run(command: EvaluateCommand) -> tuple[dict[str, Any], Any]:
         seed=command.seed,
         discount=run.about["discount"],
         device=device,
+        max_steps=command.max_steps,
     )
     row = {
         "dataset": run.about["dataset"],

@@ -10,19 +10,25 @@ import json
 import multiprocessing
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from brrcrl_lib.datasets.minari import load_dataset
+from brrcrl_lib.datasets.offline import OfflineDataset
 from brrcrl_lib.devices import track
 from brrcrl_lib.evaluate import InferenceConfig
 from brrcrl_lib.grids import Cell, cells
-from brrcrl_lib.results import RESULTS, TRACE_COLUMNS, read_results
+from brrcrl_lib.results import RESULTS, TRACE_COLUMNS, read_grid, read_results
 from brrcrl_lib.runs import ROOT, atomic_path, write_json
 
 WORK = ROOT / "runs" / "experiments"
+SMOKE_STEPS = 30
+"""Length of a smoke run's episodes."""
 
 
 @dataclass(frozen=True)
@@ -105,13 +111,16 @@ def _run_group(job: tuple[list[Cell], Path]) -> list[str]:
 
 def _measure(cell: Cell, work: Path) -> dict[str, Any]:
     from brrcrl_lib.commands import EvaluateCommand, evaluate_run
-    from brrcrl_lib.datasets.minari import load_dataset
     from brrcrl_lib.train import fit
 
     run = train_directory(cell, work)
-    fit(cell.config, load_dataset(cell.dataset), run, resume=True, preset=cell.preset)
+    fit(cell.config, _load(cell.dataset), run, resume=True, preset=cell.preset)
     command = EvaluateCommand(
-        run, cell.episodes, seed=1000 * (cell.seed + 1), inference=InferenceConfig(**cell.inference)
+        run,
+        cell.episodes,
+        seed=1000 * (cell.seed + 1),
+        max_steps=SMOKE_STEPS if cell.preset == "smoke" else None,
+        inference=InferenceConfig(**cell.inference),
     )
     row, trace = evaluate_run(command)
     with atomic_path(_trace_file(work, cell)) as temporary:
@@ -119,6 +128,11 @@ def _measure(cell: Cell, work: Path) -> dict[str, Any]:
         kept.to_csv(temporary, index=False, float_format="%.2f", compression={"method": "gzip", "mtime": 0})
     variant = {name: value for name, value in cell.training.items() if name not in ("method", "objective")}
     return {"key": cell.key, "train_key": cell.train_key, "variant": variant, **row}
+
+
+@lru_cache(maxsize=1)
+def _load(dataset: str) -> OfflineDataset:
+    return load_dataset(dataset)
 
 
 def train_directory(cell: Cell, work: Path = WORK) -> Path:
@@ -131,6 +145,32 @@ def _cell_file(work: Path, cell: Cell) -> Path:
 
 def _trace_file(folder: Path, cell: Cell) -> Path:
     return folder / "traces" / f"{cell.key}.csv.gz"
+
+
+# -- for notebooks -----------------------------------------------------------------------------------------------
+
+
+def rows_for(grid: str, preset: str, smoke: Callable[[Cell], bool]) -> tuple[pd.DataFrame, Path]:
+    """The rows of a grid that a notebook shows, and the folder that holds their traces.
+
+    `recorded` reads what ships. `smoke` measures here and now the few cells for which `smoke` is true, with tiny
+    models and short episodes. `laptop` and `paper` run the whole grid under runs/experiments, or continue it.
+    """
+    if preset == "recorded":
+        return read_grid(grid), RESULTS
+    if preset == "smoke":
+        folder = WORK / "smoke" / grid
+        shutil.rmtree(folder, ignore_errors=True)
+        config = ExperimentConfig(grid, "smoke", episodes=2, work=folder)
+        chosen = [cell for cell in cells(grid, "smoke", config.episodes) if smoke(cell)]
+        for cell in track(chosen, unit="cell", desc=grid):
+            write_json(_cell_file(folder, cell), _measure(cell, folder))
+        merge(config, chosen)
+        return read_grid(grid, folder), folder
+    config = ExperimentConfig(grid, preset, results=WORK / preset)
+    if run_grid(config):
+        raise RuntimeError(f"some cells of {grid} failed; the lines above say why")
+    return read_grid(grid, WORK / preset), WORK / preset
 
 
 # -- recording ---------------------------------------------------------------------------------------------------
