@@ -17,6 +17,7 @@ LAYERS = [  # from top to bottom: a module may import from lower lines only (and
     ["welcome"],
     ["notebooks"],
     ["parameters"],
+    ["claims"],
     ["engine_plots"],
     ["diagnostics"],
     ["experiments"],
