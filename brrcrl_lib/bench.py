@@ -24,6 +24,7 @@ from brrcrl_lib.literal import literal_loss, literal_minimise
 from brrcrl_lib.losses import Batch, Negatives, bayesian_loss
 from brrcrl_lib.models import BayesianModel
 from brrcrl_lib.plots import save_figure, use_house_style
+from brrcrl_lib.results import order_datasets, read_grid, select, short_name
 from brrcrl_lib.runs import ROOT, write_json
 from brrcrl_lib.train import load_run
 
@@ -59,6 +60,9 @@ def bench(config: BenchConfig) -> int:
             "loading": benchmark_loading(run.about["dataset"]),
         }
         _print_section(title, report[name])
+    report["fusion_and_return"] = fusion_and_return()
+    _print_section("return with early and late fusion (recorded; mean over the training seeds that both have)",
+                   report["fusion_and_return"])  # fmt: skip
     report["growth"] = growth(config)
     _print_section("how cost grows (ms)", report["growth"])
     draw(report)
@@ -175,6 +179,23 @@ def training(trained: TrainConfig, dataset: OfflineDataset, config: BenchConfig,
     }
 
 
+def fusion_and_return() -> dict[str, dict[str, float]]:
+    """What late fusion does to the return: the recorded rows of the grid `ablations` that differ in nothing else."""
+    rows = read_grid("ablations")
+    table: dict[str, dict[str, float]] = {}
+    for dataset in order_datasets(rows["dataset"]):
+        early = select(rows, dataset=dataset, fusion="early")
+        late = select(rows, dataset=dataset, **LATE_ROWS)
+        late = late[late["train_seed"].isin(early["train_seed"])]
+        if len(early) and len(late) == len(early):
+            table[short_name(dataset)] = {
+                "seeds": len(early),
+                "early": round(float(early["return_mean"].mean()), 1),
+                "late": round(float(late["return_mean"].mean()), 1),
+            }
+    return table
+
+
 def lockstep(run: Any, dataset: OfflineDataset, episodes: int = 10, steps: int = 60) -> dict[str, Any]:
     """Steps per second of ten episodes side by side, and one after another."""
     settings = InferenceConfig()
@@ -199,9 +220,9 @@ def lockstep(run: Any, dataset: OfflineDataset, episodes: int = 10, steps: int =
 
 def growth(config: BenchConfig) -> dict[str, dict[str, float]]:
     """Milliseconds of one batched decision as one size grows and the others stay."""
-    base = {"samples": 128, "states": 10, "actions": 6, "buckets": 80}
+    base = {"samples": 64, "states": 10, "actions": 6, "buckets": 80}
     grid = {
-        "samples": (32, 128, 512, 2048),
+        "samples": (16, 64, 256, 1024),
         "states": (1, 10, 100),
         "actions": (3, 6, 12, 24),
         "buckets": (20, 80, 320),

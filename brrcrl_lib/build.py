@@ -37,7 +37,7 @@ class TrainConfig:
     """bayesian (BR-RCRL), vanilla (p(a|s,R) with the return as an input) or cloning (p(a|s))."""
     objective: str = "authors"
     """paper (likelihood of the prior plus InfoNCE on p(R|s,a)) or authors (InfoNCE on the whole energy)."""
-    steps: int = 8_000
+    steps: int = 6_000
     """Gradient steps. The paper takes 70,000."""
     batch_size: int = 256
     """Transitions per step. The paper takes 512."""

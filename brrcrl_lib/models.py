@@ -18,7 +18,6 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from brrcrl_lib.returns import ReturnBuckets
 
@@ -169,7 +168,8 @@ class ReturnModel(nn.Module):
     def logits(self, encoded: tuple[Tensor, Tensor | None], actions: Tensor) -> Tensor:
         """The same before normalisation."""
         state, own_logits = encoded
-        hidden = F.relu(state.unsqueeze(1) + self.action_part(actions))
+        weight = self.action_part.weight.t().expand(len(actions), -1, -1)  # one copy in memory, seen by every state
+        hidden = torch.baddbmm(state.unsqueeze(1), actions, weight).relu_()  # state part + action part, in one go
         logits = self.trunk(hidden)
         if own_logits is not None:
             logits = logits + own_logits.unsqueeze(1)

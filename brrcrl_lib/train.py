@@ -74,7 +74,7 @@ class _Trainer:
         self.config, self.dataset, self.device, self.out, self.preset = config, dataset, device, out, preset
         self.generator = generator(config.seed, device)
         self.model = self._initial_model().to(device)
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=config.learning_rate)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=config.learning_rate, fused=True)
         self.data = dataset.to(device)
         self.step, self.seconds = 0, 0.0
         self.metrics: list[dict[str, float]] = []

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from brrcrl_lib import grids
+from brrcrl_lib import experiments, grids
 from brrcrl_lib.datasets.collect import CollectConfig, collect
 from brrcrl_lib.datasets.storage import read_part, write_dataset
 from brrcrl_lib.experiments import ExperimentConfig, run_grid
 from brrcrl_lib.grids import Block, cells
-from brrcrl_lib.results import read_results
+from brrcrl_lib.results import order_datasets, read_results, read_trace, select, short_name
 
 DATASET = "test/hopper/replay-v0"
 
@@ -124,3 +125,59 @@ def test_broken_result_files_are_named(config: ExperimentConfig) -> None:
     with pytest.raises(FileNotFoundError, match="brrcrl experiments run nothing"):
         read_results(config.work / "nothing.csv")
     assert json.loads(good.returns[0])
+
+
+def test_one_row_is_made_again_by_its_key(config: ExperimentConfig, capsys) -> None:
+    run_grid(config)
+    before = (config.work / "tiny.csv").read_text()
+    wanted = cells("tiny", "smoke", 1)[1]
+    assert run_grid(replace(config, key=wanted.key)) == 0
+    lines = capsys.readouterr().out.splitlines()
+    now, recorded = (line.split("[")[1] for line in lines[-2:])
+    assert "now" in lines[-2] and "recorded" in lines[-1] and now == recorded  # the same episodes, to the digit
+    assert (config.work / "tiny.csv").read_text() == before
+    with pytest.raises(ValueError, match="has no row with the key 'abc'"):
+        run_grid(replace(config, key="abc"))
+
+
+def test_other_defaults_mean_another_training(monkeypatch) -> None:
+    cell = cells("engine")[0]
+    assert cell.train_key == replace(cell, training={**cell.training, "fusion": "late"}).train_key  # the default, said
+    assert cell.train_key != replace(cell, training={**cell.training, "fusion": "early"}).train_key
+    assert cell.train_key != replace(cell, preset="smoke").train_key
+    assert cell.train_key == replace(cell, training={**cell.training, "device": "cpu"}).train_key
+    assert cell.key != replace(cell, episodes=11).key
+
+
+def test_notebooks_get_rows_and_traces_in_smoke(config: ExperimentConfig, monkeypatch) -> None:
+    block = Block((DATASET,), ({"objective": "authors", "return_weight": 0.0}, {"objective": "paper"}), (0,),
+                  ({"target": "fixed", "quantile": 0.9},), trace=True)  # fmt: skip
+    monkeypatch.setitem(grids.GRIDS, "tiny", (block,))
+    monkeypatch.setattr(experiments, "WORK", config.work)
+    rows, folder = experiments.rows_for("tiny", "smoke", lambda cell: cell.training["objective"] == "authors")
+    assert len(rows) == 1 and list(rows.return_weight) == [0.0] and list(rows["quantile"]) == [0.9]
+    trace = read_trace(rows.key[0], 0.5, folder)
+    first = trace[trace.episode == 0]
+    assert 1 <= len(first) <= experiments.SMOKE_STEPS
+    observed = sum(0.5**step * reward for step, reward in enumerate(first.reward))
+    assert first.observed.iloc[0] == pytest.approx(observed, abs=1e-6)
+    assert first.target.nunique() == 1  # the same wish at every step
+    with pytest.raises(FileNotFoundError, match="no trace of the cell nothing"):
+        read_trace("nothing", folder=folder)
+
+
+def test_selecting_rows_understands_defaults() -> None:
+    table = pd.DataFrame({"dataset": ["a", "a", "b"], "buckets": [None, 20, None]})
+    assert list(select(table, dataset="a", buckets=None).index) == [0]
+    assert list(select(table, buckets=20).index) == [1]
+    assert list(select(table, negatives=None).index) == [0, 1, 2]  # nobody changed it
+    assert select(table, negatives=4).empty
+
+
+def test_datasets_have_an_order_and_short_names() -> None:
+    ids = ["brrcrl/walker2d/expert-v0", "brrcrl/halfcheetah/medium-v0", "brrcrl/walker2d/medium-replay-v0",
+           "brrcrl/hopper/medium-replay-v0", "other/ant/medium-v0"]  # fmt: skip
+    ordered = order_datasets([*ids, ids[0]])
+    assert [short_name(name) for name in ordered] == [
+        "hopper medium-replay", "walker2d medium-replay", "walker2d expert", "halfcheetah medium", "ant medium",
+    ]  # fmt: skip
