@@ -99,6 +99,7 @@ def _run_group(job: tuple[list[Cell], Path]) -> list[str]:
     import torch
 
     torch.set_num_threads(1)
+    os.environ["BRRCRL_QUIET"] = "1"  # one bar for the grid; bars of several processes would fight for the line
     group, work = job
     problems = []
     for cell in group:
