@@ -220,9 +220,9 @@ def lockstep(run: Any, dataset: OfflineDataset, episodes: int = 10, steps: int =
 
 def growth(config: BenchConfig) -> dict[str, dict[str, float]]:
     """Milliseconds of one batched decision as one size grows and the others stay."""
-    base = {"samples": 64, "states": 10, "actions": 6, "buckets": 80}
+    base = {"samples": 48, "states": 10, "actions": 6, "buckets": 80}
     grid = {
-        "samples": (16, 64, 256, 1024),
+        "samples": (12, 48, 192, 768),
         "states": (1, 10, 100),
         "actions": (3, 6, 12, 24),
         "buckets": (20, 80, 320),

@@ -81,7 +81,7 @@ def draw_course(axis: Axes, trace: pd.DataFrame, most: int = 1000) -> None:
 
 
 def draw_effects(axis: Axes, effects: Mapping[str, Effect], names: Sequence[str]) -> None:
-    """Change of return and its 95% interval, one line per change; filled where it is told apart from nothing."""
+    """Change of normalised score and its 95% interval, one line per change; filled where told apart from nothing."""
     axis.axvline(0, color=COLORS["exact"], lw=1.2, ls=":")
     for position, name in enumerate(reversed(names)):
         if name not in effects:
@@ -90,9 +90,9 @@ def draw_effects(axis: Axes, effects: Mapping[str, Effect], names: Sequence[str]
             continue
         effect = effects[name]
         color = {1: COLORS["good"], -1: COLORS["vanilla"], 0: COLORS["data"]}[effect.direction]
-        low, high = effect.difference.low, effect.difference.high
-        axis.plot([low, high], [position] * 2, color=color, lw=3)
-        axis.plot(effect.difference.estimate, position, {1: ">", -1: "<", 0: "o"}[effect.direction], color=color, ms=9,
+        change = effect.score_difference
+        axis.plot([change.low, change.high], [position] * 2, color=color, lw=3)
+        axis.plot(change.estimate, position, {1: ">", -1: "<", 0: "o"}[effect.direction], color=color, ms=9,
                   mec="black", mfc=color if effect.direction else "white")  # fmt: skip
     axis.set_yticks(range(len(names)), list(reversed(names)))
     axis.set_ylim(-0.6, len(names) - 0.4)

@@ -20,7 +20,7 @@ import pandas as pd
 
 from brrcrl_lib.datasets.minari import load_dataset
 from brrcrl_lib.datasets.offline import OfflineDataset
-from brrcrl_lib.devices import track
+from brrcrl_lib.devices import track, use_one_thread
 from brrcrl_lib.evaluate import InferenceConfig
 from brrcrl_lib.grids import Cell, cells
 from brrcrl_lib.results import RESULTS, TRACE_COLUMNS, read_grid, read_results
@@ -96,9 +96,7 @@ def _repeat(config: ExperimentConfig, wanted: list[Cell]) -> int:
 
 def _run_group(job: tuple[list[Cell], Path]) -> list[str]:
     """Train once, then evaluate each cell; what goes wrong comes back as text."""
-    import torch
-
-    torch.set_num_threads(1)
+    use_one_thread()
     os.environ["BRRCRL_QUIET"] = "1"  # one bar for the grid; bars of several processes would fight for the line
     group, work = job
     problems = []

@@ -132,5 +132,7 @@ def rise(trace: pd.DataFrame) -> Rise | None:
 
 def rise_word(rises: Mapping[str, Rise]) -> str:
     """The verdict on "targets start in the middle and rise": the rise is clear, and a tenth lies on either side."""
+    if not rises:
+        return "cannot be judged: no episode lasts 100 steps"
     good = [found.rise.low > 0 and 0.1 <= found.place <= 0.9 for found in rises.values()]
     return WORDS[0] if all(good) else (WORDS[1] if any(good) else WORDS[2])
