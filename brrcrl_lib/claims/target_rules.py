@@ -15,7 +15,6 @@ RULES: dict[str, dict[str, Any]] = {
     "DT scheduler": {"target": "dt_schedule"},
     "fixed: median": {"target": "fixed", "quantile": 0.5},
     "fixed: 90%": {"target": "fixed", "quantile": 0.9},
-    "fixed: 99%": {"target": "fixed", "quantile": 0.99},
 }
 """Fixed targets are quantiles of the training data's reward-to-go."""
 
