@@ -140,6 +140,15 @@ def test_one_row_is_made_again_by_its_key(config: ExperimentConfig, capsys) -> N
         run_grid(replace(config, key="abc"))
 
 
+def test_a_grid_can_be_run_for_one_dataset_and_completed_later(config: ExperimentConfig, monkeypatch) -> None:
+    other = Block(("test/hopper/elsewhere-v0",), ({"method": "cloning"},), (0,), ({"clone": True},))
+    monkeypatch.setitem(grids.GRIDS, "tiny", (*grids.GRIDS["tiny"], other))
+    assert run_grid(replace(config, dataset="replay")) == 0  # the other dataset does not exist, and is not asked for
+    assert set(read_results(config.work / "tiny.csv")["dataset"]) == {DATASET}
+    with pytest.raises(ValueError, match="no dataset of this grid is called 'hoper'"):
+        run_grid(replace(config, dataset="hoper"))
+
+
 def test_other_defaults_mean_another_training(monkeypatch) -> None:
     cell = cells("engine")[0]
     assert cell.train_key == replace(cell, training={**cell.training, "fusion": "late"}).train_key  # the default, said
