@@ -27,6 +27,7 @@ LAYERS = [  # from top to bottom: a module may import from lower lines only (and
     ["evaluate"],
     ["train"],
     ["build"],
+    ["loop"],
     ["checkpoints"],
     ["policies"],
     ["baselines"],
