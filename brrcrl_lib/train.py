@@ -122,6 +122,8 @@ def load_run(path: Path, device: str = "auto") -> Run:
     file = path / "checkpoint.safetensors" if path.is_dir() or path.suffix != ".safetensors" else path
     checkpoint = Checkpoint.load(file)
     about = dict(checkpoint.about)
+    if about.get("kind") == "discrete":
+        raise CheckpointError(f"{file} holds a model of discrete actions; load_discrete_run reads it")
     try:
         stored = about.pop("config")
         settings: dict[str, Any] = {

@@ -25,7 +25,7 @@ LAYERS = [  # from top to bottom: a module may import from lower lines only (and
     ["commands", "bench"],
     ["bench_data", "literal"],
     ["evaluate"],
-    ["train"],
+    ["train", "discrete"],
     ["build"],
     ["loop"],
     ["checkpoints"],
