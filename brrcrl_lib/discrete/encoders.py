@@ -13,7 +13,7 @@ from brrcrl_lib.models import Standardiser, mlp
 ENCODERS = {
     "mlp": "linear layers with ReLU on standardised vectors",
     "nature": "the network of Mnih et al. (2015): 32, 64 and 64 filters, 512 features; what the released code uses",
-    "light": "the network of Mnih et al. (2013): 16 and 32 filters, 256 features; about a third of the work",
+    "light": "the network of Mnih et al. (2013): 16 and 32 filters, 256 features; a third of the multiplications",
 }
 CONVOLUTIONS = {  # (filters, size, stride) of each layer, and the features at the end
     "nature": (((32, 8, 4), (64, 4, 2), (64, 3, 1)), 512),

@@ -104,12 +104,15 @@ def project(probabilities: Tensor, rewards: Tensor, discounts: Tensor, buckets: 
     rewards r [B]; discounts g [B], zero where the task ended. What leaves the range goes to its end. The mean is
     kept as long as nothing leaves the range. Returns [B, N].
     """
-    steps = torch.arange(buckets.count, device=probabilities.device)
-    points = buckets.decode(steps)  # [N], evenly spaced
+    last = buckets.count - 1
+    points = buckets.decode(torch.arange(buckets.count, device=probabilities.device))  # [N], evenly spaced
     moved = rewards.unsqueeze(-1) + discounts.unsqueeze(-1) * points  # [B, N]
-    position = ((moved - points[0]) / buckets.width).clamp(0, buckets.count - 1)
-    share = (1 - (position.unsqueeze(-1) - steps).abs()).clamp(min=0)  # [B, N from, N to]; at most two are positive
-    return (probabilities.unsqueeze(1) @ share).squeeze(1)
+    position = ((moved - points[0]) / buckets.width).clamp(0, last)
+    lower = position.floor()
+    upwards = probabilities * (position - lower)
+    index = lower.long()
+    result = torch.zeros_like(probabilities).scatter_add_(1, index, probabilities - upwards)
+    return result.scatter_add_(1, (index + 1).clamp(max=last), upwards)
 
 
 def vanilla_loss(model: DiscreteVanilla, batch: DiscreteBatch) -> dict[str, Tensor]:

@@ -1,0 +1,154 @@
+"""From an online agent to a verdict, in seconds: DQN's data, a fitted table, episodes in lock-step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from brrcrl_lib.datasets.agents import Actor, DqnActor, SacActor, check_fit
+from brrcrl_lib.datasets.collect import CollectConfig, collect, read_curve
+from brrcrl_lib.datasets.minari import load_dataset
+from brrcrl_lib.datasets.offline import OfflineDataset
+from brrcrl_lib.datasets.publish import PublishConfig, publish
+from brrcrl_lib.datasets.verify import verify
+from brrcrl_lib.discrete.build import DiscreteConfig
+from brrcrl_lib.discrete.data import VectorData
+from brrcrl_lib.discrete.policies import DiscreteInference, make_discrete_policy
+from brrcrl_lib.discrete.train import DiscreteRun, fit_discrete
+from brrcrl_lib.evaluate import Evaluation, evaluate
+
+AGENT = {"hidden": (64, 64), "learning_rate": 1e-3, "batch_size": 64, "update_every": 1, "random_steps": 400,
+         "snapshot_every": 1_000, "evaluation_episodes": 4}  # fmt: skip
+STEPS = 3_500
+
+
+@pytest.fixture(scope="module")
+def collected(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("collected") / "run"
+    collect(CollectConfig("CartPole-v1", folder, steps=STEPS, **AGENT), progress=False)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def published(collected, tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("data") / "minari"
+    publish(PublishConfig(collected, "cartpole", root, min_replay=3_000, medium_share=0.0, steps=300, lanes=4,
+                          fresh_episodes=2))  # fmt: skip
+    return root
+
+
+@pytest.fixture(scope="module")
+def replay(published) -> OfflineDataset:
+    return load_dataset("brrcrl/cartpole/medium-replay-v0", root=published, discount=0.95)
+
+
+def fitted(dataset: OfflineDataset, **options) -> DiscreteRun:
+    settings = {"steps": 800, "hidden": (128, 128), "learning_rate": 1e-3, "device": "cpu"}
+    return fit_discrete(DiscreteConfig(**{**settings, **options}), VectorData(dataset))
+
+
+@pytest.fixture(scope="module")
+def runs(replay) -> dict[str, DiscreteRun]:
+    return {
+        "monte_carlo": fitted(replay, learner="monte_carlo", return_weight=1.0),
+        "distributional_td": fitted(replay, learner="distributional_td"),
+        "cloning": fitted(replay, method="cloning"),
+        "vanilla": fitted(replay, method="vanilla"),
+    }
+
+
+def play(run: DiscreteRun, dataset: OfflineDataset, **options) -> Evaluation:
+    policy = make_discrete_policy(run, DiscreteInference(**options))
+    return evaluate(policy, dataset.make_env, episodes=12, discount=dataset.discount)
+
+
+# -- the data ------------------------------------------------------------------------------------------------------
+
+
+def test_dqn_learns_and_what_it_saw_verifies(collected, published, replay) -> None:
+    curve = read_curve(collected)
+    assert max(point["return_mean"] for point in curve) > 3 * curve[0]["training_return_mean"]
+    rows = verify(published)
+    assert all(row.ok for row in rows), [row for row in rows if not row.ok]
+    assert replay.discrete and set(replay.actions.tolist()) == {0, 1}
+    assert replay.card["algorithm_name"] == "DQN"
+
+
+def test_a_stopped_and_continued_collection_writes_the_same_bytes(tmp_path) -> None:
+    """In one go, or interrupted after the first interval: networks, buffer and exploration are all put back."""
+    settings = {**AGENT, "random_steps": 60, "snapshot_every": 150, "evaluation_episodes": 1}
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    collect(CollectConfig("CartPole-v1", whole, steps=400, **settings), progress=False)
+    collect(CollectConfig("CartPole-v1", parts, steps=150, **settings), progress=False)
+    collect(CollectConfig("CartPole-v1", parts, steps=400, **settings), progress=False)
+    files = sorted(path.relative_to(whole) for path in whole.glob("parts/*.hdf5"))
+    assert len(files) >= 2
+    for file in files:
+        assert (whole / file).read_bytes() == (parts / file).read_bytes(), file
+    for one, two in zip(sorted(whole.glob("snapshots/*")), sorted(parts.glob("snapshots/*")), strict=True):
+        first, second = (Actor.load(path).state_dict() for path in (one, two))
+        assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_policies_load_by_kind(collected, tmp_path) -> None:
+    path = max(collected.glob("snapshots/*.safetensors"))
+    actor = Actor.load(path)
+    assert isinstance(actor, DqnActor) and actor.sizes == (4, 2) and actor.epsilon == pytest.approx(0.05)
+    assert check_fit(actor, gym.make("CartPole-v1")) is None
+    assert "takes 4 observations and gives 2 actions; Hopper-v5 has (11,)" in str(
+        check_fit(actor, gym.make("Hopper-v5"))
+    )
+    with pytest.raises(ValueError, match="holds no SacActor"):
+        SacActor.load(path)
+    observations = np.zeros((4_000, 4), np.float32)
+    drawn = DqnActor(4, 2, (8,), epsilon=0.5).decide(observations, [np.random.default_rng(i) for i in range(4_000)])
+    assert min(np.bincount(drawn)) / 4_000 == pytest.approx(0.25, abs=0.03)
+
+
+# -- the models ----------------------------------------------------------------------------------------------------
+
+
+def test_returns_on_held_out_episodes_are_calibrated(replay) -> None:
+    """How often the return reaches theta_delta(s), against how often p(R|s) says it should: within 0.15.
+
+    A third of some eighty correlated episodes of a changing agent cannot say it more sharply.
+    """
+    train, held_out = replay.split(0.33, torch.Generator().manual_seed(0))
+    model = fitted(train, return_weight=1.0).model
+    with torch.no_grad():
+        distribution = model(held_out.observations).log_returns().exp()
+    for delta in (0.1, 0.5, 0.9):
+        bucket = model.buckets.threshold(distribution, delta)
+        promised = model.buckets.tail(distribution).gather(-1, bucket.unsqueeze(-1)).mean()
+        reached = (model.buckets.encode(held_out.rtg) >= bucket).float().mean()
+        assert float(reached) == pytest.approx(float(promised), abs=0.15)
+
+
+def test_conditioning_on_high_returns_beats_the_data_and_its_clone(runs, replay) -> None:
+    """Draws from pi^delta with delta = 0.1 against draws from p(a|s): the comparison that Theorem 1 is about."""
+    clone = play(runs["cloning"], replay, mode="sample", epsilon=0.0).returns.mean()
+    for learner in ("monte_carlo", "distributional_td"):
+        conditioned = play(runs[learner], replay, mode="sample", epsilon=0.0).returns.mean()
+        assert conditioned > 1.4 * max(clone, float(replay.returns.mean())), learner
+
+
+def test_every_rule_plays_and_leaves_a_trace(runs, replay) -> None:
+    for target in ("adaptive", "max", "dt_schedule", "fixed"):
+        quantile = 0.9 if target == "fixed" else None
+        result = play(runs["monte_carlo"], replay, target=target, quantile=quantile)
+        columns = ["episode", "step", "reward", "observed", "bucket", "target", "predicted", "energy"]
+        assert list(result.trace.columns) == columns and not result.trace.isna().any().any()
+        assert (result.returns >= 8).all()  # no policy can fall sooner
+        assert play(runs["vanilla"], replay, target=target, quantile=quantile).returns.mean() >= 8
+    one, two = (play(runs["monte_carlo"], replay, mode="sample").returns for _ in range(2))
+    np.testing.assert_array_equal(one, two)  # same seeds, same episodes
+    assert play(runs["monte_carlo"], replay, clone=True).trace.columns.tolist() == [
+        "episode",
+        "step",
+        "reward",
+        "observed",
+    ]
