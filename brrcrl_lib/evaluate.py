@@ -93,11 +93,13 @@ def evaluate(
     discount: float = 0.99,
     device: torch.device | str = "cpu",
     max_steps: int | None = None,
+    reward_clip: float | None = None,
 ) -> Evaluation:
     """Play `episodes` episodes in lock-step; episode i starts from env.reset(seed=seed + i).
 
     Trace columns: `reward`; `observed`, the discounted reward-to-go that followed (cut off where the episode was);
-    and whatever the policy leaves in `policy.trace` (target, predicted, energy, bucket).
+    and whatever the policy leaves in `policy.trace` (target, predicted, energy, bucket). With `reward_clip`, rewards
+    count for `observed` as they did in data that was clipped to [-c, c]; returns are always raw.
     """
     if episodes < 1:
         raise ValueError(f"episodes must be at least 1; got {episodes}")
@@ -132,6 +134,7 @@ def evaluate(
         env.close()
     trace = pd.concat(rows).sort_values(["episode", "step"], kind="stable", ignore_index=True)
     lengths = trace.groupby("episode").size().to_numpy()
-    trace.insert(3, "observed", reward_to_go(trace["reward"].to_numpy(), lengths, discount))
+    counted = trace["reward"].to_numpy() if reward_clip is None else trace["reward"].clip(-reward_clip, reward_clip)
+    trace.insert(3, "observed", reward_to_go(counted, lengths, discount))
     returns = trace.groupby("episode")["reward"].sum().to_numpy()
     return Evaluation(returns, lengths, trace, time.perf_counter() - started)

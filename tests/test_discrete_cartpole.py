@@ -11,6 +11,7 @@ import torch
 
 from brrcrl_lib.datasets.agents import Actor, DqnActor, SacActor, check_fit
 from brrcrl_lib.datasets.collect import CollectConfig, collect, read_curve
+from brrcrl_lib.datasets.generate import RolloutConfig, rollout
 from brrcrl_lib.datasets.minari import load_dataset
 from brrcrl_lib.datasets.offline import OfflineDataset
 from brrcrl_lib.datasets.publish import PublishConfig, publish
@@ -52,18 +53,31 @@ def fitted(dataset: OfflineDataset, **options) -> DiscreteRun:
 
 
 @pytest.fixture(scope="module")
+def shaky(collected, tmp_path_factory) -> list[OfflineDataset]:
+    """Twice 10,000 steps of one policy, every other action random: returns vary, and nothing drifts."""
+    root = tmp_path_factory.mktemp("shaky")
+    actor = Actor.load(max(collected.glob("snapshots/*.safetensors")))
+    assert isinstance(actor, DqnActor)
+    actor.epsilon = 0.5
+    actor.save(root / "policy.safetensors", env="CartPole-v1")
+    for seed in (0, 1):
+        rollout(RolloutConfig(root / "policy.safetensors", f"shaky/part{seed}-v0", 10_000, seed=seed, root=root))
+    return [load_dataset(f"shaky/part{seed}-v0", root=root, discount=0.95) for seed in (0, 1)]
+
+
+@pytest.fixture(scope="module")
 def runs(replay) -> dict[str, DiscreteRun]:
     return {
         "monte_carlo": fitted(replay, learner="monte_carlo", return_weight=1.0),
-        "distributional_td": fitted(replay, learner="distributional_td"),
+        "distributional_td": fitted(replay, learner="distributional_td", action_penalty=0.0, target_every=10),
         "cloning": fitted(replay, method="cloning"),
         "vanilla": fitted(replay, method="vanilla"),
     }
 
 
-def play(run: DiscreteRun, dataset: OfflineDataset, **options) -> Evaluation:
+def play(run: DiscreteRun, dataset: OfflineDataset, max_steps: int | None = None, **options) -> Evaluation:
     policy = make_discrete_policy(run, DiscreteInference(**options))
-    return evaluate(policy, dataset.make_env, episodes=12, discount=dataset.discount)
+    return evaluate(policy, dataset.make_env, episodes=12, discount=dataset.discount, max_steps=max_steps)
 
 
 # -- the data ------------------------------------------------------------------------------------------------------
@@ -112,39 +126,43 @@ def test_policies_load_by_kind(collected, tmp_path) -> None:
 # -- the models ----------------------------------------------------------------------------------------------------
 
 
-def test_returns_on_held_out_episodes_are_calibrated(replay) -> None:
-    """How often the return reaches theta_delta(s), against how often p(R|s) says it should: within 0.15.
+@pytest.mark.parametrize("learner", ["monte_carlo", "distributional_td"])
+def test_returns_of_fresh_episodes_are_calibrated(shaky, learner: str) -> None:
+    """How often the return reaches theta_delta(s), against how often p(R|s) says it should: within 0.1.
 
-    A third of some eighty correlated episodes of a changing agent cannot say it more sharply.
+    The second dataset comes from the same policy and other seeds, some 130 episodes.
     """
-    train, held_out = replay.split(0.33, torch.Generator().manual_seed(0))
-    model = fitted(train, return_weight=1.0).model
+    train, fresh = shaky
+    model = fitted(train, learner=learner, target_every=10, return_weight=1.0).model
     with torch.no_grad():
-        distribution = model(held_out.observations).log_returns().exp()
+        distribution = model(fresh.observations).log_returns().exp()
     for delta in (0.1, 0.5, 0.9):
         bucket = model.buckets.threshold(distribution, delta)
         promised = model.buckets.tail(distribution).gather(-1, bucket.unsqueeze(-1)).mean()
-        reached = (model.buckets.encode(held_out.rtg) >= bucket).float().mean()
-        assert float(reached) == pytest.approx(float(promised), abs=0.15)
+        reached = (model.buckets.encode(fresh.rtg) >= bucket).float().mean()
+        assert float(reached) == pytest.approx(float(promised), abs=0.1), delta
+    predicted = distribution @ model.buckets.decode(torch.arange(model.buckets.count))
+    assert float(predicted.mean()) == pytest.approx(float(fresh.rtg.mean()), abs=1.0)
+    assert float(torch.corrcoef(torch.stack([predicted, fresh.rtg]))[0, 1]) > 0.6
 
 
-def test_conditioning_on_high_returns_beats_the_data_and_its_clone(runs, replay) -> None:
+def test_conditioning_on_high_returns_beats_the_clone(runs, replay) -> None:
     """Draws from pi^delta with delta = 0.1 against draws from p(a|s): the comparison that Theorem 1 is about."""
     clone = play(runs["cloning"], replay, mode="sample", epsilon=0.0).returns.mean()
     for learner in ("monte_carlo", "distributional_td"):
         conditioned = play(runs[learner], replay, mode="sample", epsilon=0.0).returns.mean()
-        assert conditioned > 1.4 * max(clone, float(replay.returns.mean())), learner
+        assert conditioned > 1.5 * clone, learner
 
 
 def test_every_rule_plays_and_leaves_a_trace(runs, replay) -> None:
     for target in ("adaptive", "max", "dt_schedule", "fixed"):
         quantile = 0.9 if target == "fixed" else None
-        result = play(runs["monte_carlo"], replay, target=target, quantile=quantile)
+        result = play(runs["monte_carlo"], replay, 40, target=target, quantile=quantile)
         columns = ["episode", "step", "reward", "observed", "bucket", "target", "predicted", "energy"]
         assert list(result.trace.columns) == columns and not result.trace.isna().any().any()
         assert (result.returns >= 8).all()  # no policy can fall sooner
-        assert play(runs["vanilla"], replay, target=target, quantile=quantile).returns.mean() >= 8
-    one, two = (play(runs["monte_carlo"], replay, mode="sample").returns for _ in range(2))
+        assert play(runs["vanilla"], replay, 40, target=target, quantile=quantile).returns.mean() >= 8
+    one, two = (play(runs["monte_carlo"], replay, 40, mode="sample").returns for _ in range(2))
     np.testing.assert_array_equal(one, two)  # same seeds, same episodes
     assert play(runs["monte_carlo"], replay, clone=True).trace.columns.tolist() == [
         "episode",

@@ -111,8 +111,8 @@ def test_baseline_losses_are_categorical_likelihoods() -> None:
 
 def learned(**options) -> JointTable:
     """A table-like model (one-hot states, no hidden layer) fitted on the chain; its table of every state."""
-    settings = {"steps": 600, "hidden": (), "buckets": 9, "value_range": (0.0, 2.0), "learning_rate": 0.05,
-                "target_every": 30, "device": "cpu"}  # fmt: skip
+    settings = {"steps": 600, "hidden": (), "buckets": 9, "value_range": (0.0, 2.0), "bucket_scheme": "paper_grid",
+                "learning_rate": 0.05, "target_every": 30, "device": "cpu"}  # fmt: skip
     run = fit_discrete(DiscreteConfig(**{**settings, **options}), WholeData(CHAIN.dataset()))
     with torch.no_grad():
         return run.model(torch.eye(CHAIN.states))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -10,6 +11,7 @@ from discrete_cases import BUCKETS, joint_model, random_batch
 from brrcrl_lib.discrete.encoders import PixelEncoder, VectorEncoder
 from brrcrl_lib.discrete.models import DiscreteCloning, DiscreteVanilla, JointReturnModel
 from brrcrl_lib.discrete.policies import Chooser, DiscreteCloningPolicy, DiscreteVanillaPolicy, JointPolicy
+from brrcrl_lib.evaluate import evaluate
 from brrcrl_lib.inference.targets import Adaptive, Constant, make_target
 
 STATES = random_batch(9).observations
@@ -113,6 +115,34 @@ def test_an_episode_keeps_its_random_numbers_when_others_end() -> None:
 def test_impossible_choices_are_refused(options: dict) -> None:
     with pytest.raises(ValueError, match=r"unknown mode|epsilon must lie in"):
         Chooser(**options)
+
+
+class Flicker(gym.Env):
+    """Frames of random bytes, a reward of 5 a step, over after three."""
+
+    observation_space = gym.spaces.Box(0, 255, (4, 84, 84), np.uint8)
+    action_space = gym.spaces.Discrete(6)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.left = 3
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        self.left -= 1
+        return self.observation_space.sample(), 5.0, self.left == 0, False, {}
+
+
+def test_frames_reach_the_model_as_bytes_and_clipped_rewards_are_observed() -> None:
+    model = JointReturnModel(PixelEncoder((4, 84, 84), "light"), 6, BUCKETS)
+    seen: list[torch.dtype] = []
+    model.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0].dtype))
+    policy = JointPolicy(model, Adaptive(0.1), Chooser(epsilon=0.01, generator=seeded()), reward_clip=1.0)
+    result = evaluate(policy, Flicker, episodes=2, discount=0.5, reward_clip=1.0)
+    assert set(seen) == {torch.uint8}
+    assert result.returns.tolist() == [15.0, 15.0]
+    assert result.trace["observed"].tolist() == [1.75, 1.5, 1.0] * 2
 
 
 # -- rivals --------------------------------------------------------------------------------------------------------

@@ -96,7 +96,7 @@ def test_seeds_decide_everything(data) -> None:
 
 
 @pytest.mark.parametrize("options", [
-    {"bucket_scheme": "equal_width"}, {"bucket_range": "paper"}, {"mixed_precision": True}, {"action_penalty": 0.5},
+    {"bucket_scheme": "paper_grid"}, {"bucket_range": "paper"}, {"mixed_precision": True}, {"action_penalty": 0.5},
     {"return_weight": 0.0}, {"value_range": (0.0, 30.0)}, {"hidden": ()},
 ], ids=str)  # fmt: skip
 def test_every_switch_trains(data, options: dict) -> None:
