@@ -81,11 +81,7 @@ COMMANDS = {  # name: (configuration, function, what it does)
     "notebooks run": ("cli:RunNotebooks", "cli:run_notebooks", "run notebooks, all or some, and sum up"),
     "notebooks refresh": ("cli:RefreshNotebooks", "cli:refresh_notebooks", "store fresh outputs in the notebooks"),
     "notebooks list": ("cli:ListNotebooks", "cli:list_notebooks", "list the notebooks with their questions"),
-    "data collect": (
-        "datasets.collect:CollectConfig",
-        "datasets.collect:collect",
-        "train SAC or DQN, keep every transition",
-    ),
+    "data collect": ("datasets.collect:CollectConfig", "datasets.collect:collect", "train SAC, keep every transition"),
     "data rollout": ("datasets.generate:RolloutConfig", "datasets.generate:rollout", "play a policy into a dataset"),
     "data publish": ("datasets.publish:PublishConfig", "datasets.publish:publish", "turn a collection into datasets"),
     "data verify": ("datasets.verify:VerifyConfig", "datasets.verify:run_verify", "check the installed datasets"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -14,7 +16,8 @@ from synthetic import synthetic_dataset
 from brrcrl_lib.checkpoints import Checkpoint, CheckpointError
 from brrcrl_lib.config import with_preset
 from brrcrl_lib.discrete.build import METHODS, DiscreteConfig, make_discrete_buckets, paper_range
-from brrcrl_lib.discrete.data import DiscreteBatch, VectorData
+from brrcrl_lib.discrete.data import VectorData
+from brrcrl_lib.discrete.frames import FrameData
 from brrcrl_lib.discrete.train import discrete_step, fit_discrete, initial_modules, load_discrete_run
 from brrcrl_lib.returns import ReturnBuckets
 from brrcrl_lib.train import export_model, fit, load_run
@@ -35,27 +38,27 @@ def data() -> VectorData:
     return VectorData(discrete_dataset())
 
 
-class Frames:
-    """Random frames behind the protocol: what a store of pixels has to offer."""
+class Store:
+    """Random frames with the face of a frame store."""
 
-    id, env_id, discount, action_count, observation_shape, reward_clip = (
-        "test/frames-v0", "ALE/Pong-v5", 0.95, 6, (4, 84, 84), 1.0,
-    )  # fmt: skip
+    folder, shape, discount, clip_rewards, action_count = Path("frames/pong-test"), (84, 84), 0.95, True, 6
+    about: ClassVar = {"env": "ALE/Pong-v5"}
 
     def __init__(self) -> None:
         generator = torch.Generator().manual_seed(0)
         self.frames = torch.randint(256, (12, 4, 84, 84), generator=generator, dtype=torch.uint8)
         self.rtg = 2 * torch.rand(11, generator=generator) - 1
 
-    def standardisation(self) -> None:
-        return None
-
-    def sample(self, batch_size: int, generator: torch.Generator) -> DiscreteBatch:
-        indices = torch.randint(11, (batch_size,), generator=generator)
-        return DiscreteBatch(
-            self.frames[indices], indices % 6, self.rtg[indices], torch.ones(batch_size), self.frames[indices + 1],
-            indices == 10, indices,
+    def sample(self, batch_size: int, generator: torch.Generator, with_next: bool = False) -> SimpleNamespace:
+        chosen = torch.randint(11, (batch_size,), generator=generator)
+        return SimpleNamespace(
+            observations=self.frames[chosen], actions=chosen % 6, rtg=self.rtg[chosen], rewards=torch.ones(batch_size),
+            dones=chosen == 10, indices=chosen, next_observations=self.frames[chosen + 1] if with_next else None,
         )  # fmt: skip
+
+
+def frame_data(config: DiscreteConfig) -> FrameData:
+    return FrameData(Store(), with_next=config.bootstraps)
 
 
 def weights(path: Path) -> dict[str, torch.Tensor]:
@@ -116,10 +119,10 @@ def test_learning_lowers_the_loss(data, kind: dict) -> None:
 @pytest.mark.parametrize("learner", ["monte_carlo", "distributional_td"])
 def test_frames_train_through_the_same_classes(tmp_path: Path, encoder: str, learner: str) -> None:
     config = tiny(encoder=encoder, learner=learner, steps=2, batch_size=4, bucket_range="paper")
-    run = fit_discrete(config, Frames(), tmp_path)
+    run = fit_discrete(config, frame_data(config), tmp_path)
     assert (run.model.buckets.low, run.model.buckets.high) == (-1.25, 1.25)  # Pong's own range
     again = load_discrete_run(tmp_path, "cpu")
-    frames = Frames().frames[:3]
+    frames = Store().frames[:3]
     torch.testing.assert_close(again.model(frames).logits, run.model(frames).logits)
     assert again.about["reward_clip"] == 1.0
 
@@ -128,8 +131,8 @@ def test_frames_train_through_the_same_classes(tmp_path: Path, encoder: str, lea
 @pytest.mark.parametrize("pixels", [False, True])
 def test_training_never_looks_at_a_value(data, kind: dict, pixels: bool) -> None:
     """On the meta device a tensor left on the CPU, or a Python branch on a value, raises."""
-    source = Frames() if pixels else data
     config = tiny(**kind)
+    source = frame_data(config) if pixels else data
     modules = {name: module.to("meta") for name, module in initial_modules(config, source).items()}
     trained = [weight for module in modules.values() for weight in module.parameters() if weight.requires_grad]
     batch = source.sample(5, torch.Generator().manual_seed(0)).to("meta")
@@ -212,6 +215,8 @@ def test_wrong_settings_are_refused(options: dict, message: str) -> None:
 def test_wrong_data_is_refused() -> None:
     with pytest.raises(ValueError, match="continuous actions"):
         VectorData(synthetic_dataset())
+    with pytest.raises(ValueError, match="with_next=True"):
+        fit_discrete(tiny(learner="distributional_td"), FrameData(Store(), with_next=False))
     with pytest.raises(ValueError, match="counted from 1"):
         VectorData(replace(discrete_dataset(), action_low=torch.tensor([1.0])))
 

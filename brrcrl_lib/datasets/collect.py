@@ -39,7 +39,7 @@ EVALUATION_SEED = 900_000_000
 
 @dataclass(frozen=True)
 class CollectConfig:
-    """Train SAC (or DQN, where actions are discrete) in an environment and record every transition."""
+    """Train SAC in an environment and record every transition."""
 
     env: str
     """Gymnasium id, for example Hopper-v5."""

@@ -1,6 +1,6 @@
 """What the discrete learners train on: anything that hands out batches of transitions.
 
-`VectorData` puts an `OfflineDataset` behind the protocol. A store of frames does the same with uint8 observations
+`VectorData` puts an `OfflineDataset` behind the protocol, `FrameData` (frames.py) a store of uint8 observations
 [B, 4, 84, 84]; nothing else in this package asks where a batch came from.
 """
 
@@ -23,12 +23,15 @@ class DiscreteBatch:
     actions: Tensor  # [B] int64, from 0
     returns: Tensor  # [B] float32, discounted reward-to-go from s on
     rewards: Tensor  # [B] float32
-    next_observations: Tensor  # like observations
+    next_observations: Tensor | None  # like observations; None where nobody asked for them
     done: Tensor  # [B] bool: the task ended here, so nothing follows; False where the clock cut the episode off
     indices: Tensor  # [B] int64, which transitions these are: named when a loss is not finite
 
     def to(self, device: torch.device | str) -> DiscreteBatch:
-        moved = {field.name: getattr(self, field.name).to(device, non_blocking=True) for field in fields(self)}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        moved = {
+            name: value if value is None else value.to(device, non_blocking=True) for name, value in values.items()
+        }
         return DiscreteBatch(**moved)
 
 

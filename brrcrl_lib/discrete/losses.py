@@ -89,6 +89,8 @@ def bellman_target(
 
     p(a'|s') is `behaviour`'s; if that is None, the copy's own, so that R' has its p(R|s').
     """
+    if batch.next_observations is None:
+        raise ValueError("distributional_td needs next observations; open the data with_next=True")
     following = target(batch.next_observations)
     if behaviour is None:
         distribution = following.log_returns().exp()  # [B, N]
