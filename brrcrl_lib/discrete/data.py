@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -28,10 +28,9 @@ class DiscreteBatch:
     indices: Tensor  # [B] int64, which transitions these are: named when a loss is not finite
 
     def to(self, device: torch.device | str) -> DiscreteBatch:
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        moved = {
-            name: value if value is None else value.to(device, non_blocking=True) for name, value in values.items()
-        }
+        moved: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        for name, value in moved.items():
+            moved[name] = None if value is None else value.to(device, non_blocking=True)
         return DiscreteBatch(**moved)
 
 
