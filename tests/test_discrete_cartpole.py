@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from brrcrl_lib.datasets.agents import Actor, DqnActor, SacActor, check_fit
 from brrcrl_lib.datasets.collect import CollectConfig, collect, read_curve
 from brrcrl_lib.datasets.generate import RolloutConfig, rollout
+from brrcrl_lib.datasets.learners import make_learner
 from brrcrl_lib.datasets.minari import load_dataset
 from brrcrl_lib.datasets.offline import OfflineDataset
 from brrcrl_lib.datasets.publish import PublishConfig, publish
@@ -106,6 +108,17 @@ def test_a_stopped_and_continued_collection_writes_the_same_bytes(tmp_path) -> N
     for one, two in zip(sorted(whole.glob("snapshots/*")), sorted(parts.glob("snapshots/*")), strict=True):
         first, second = (Actor.load(path).state_dict() for path in (one, two))
         assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_only_vectors_and_plain_actions_can_be_collected(tmp_path) -> None:
+    config = CollectConfig("CartPole-v1", tmp_path)
+    box, odd = gym.spaces.Box(0, 1, (2, 2)), gym.spaces.MultiDiscrete([2, 2])
+    for env, message in (
+        (SimpleNamespace(observation_space=box, action_space=gym.spaces.Discrete(2)), r"shape \(2, 2\); vectors"),
+        (SimpleNamespace(observation_space=gym.spaces.Box(0, 1, (2,)), action_space=odd), "SAC needs a box and DQN"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make_learner(config, env)
 
 
 def test_policies_load_by_kind(collected, tmp_path) -> None:

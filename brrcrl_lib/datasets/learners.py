@@ -176,7 +176,11 @@ class DqnLearner(Learner):
 
 
 def make_learner(config: CollectConfig, env: gym.Env) -> Learner:
-    """SAC where actions are a box, DQN where they are a set."""
+    """SAC where actions are a box, DQN where they are a set; observations are vectors."""
+    if len(env.observation_space.shape or ()) != 1:
+        raise ValueError(
+            f"{config.env} has observations of shape {env.observation_space.shape}; vectors are needed here"
+        )
     if isinstance(env.action_space, gym.spaces.Box):
         return SacLearner(config, env)
     if isinstance(env.action_space, gym.spaces.Discrete):
