@@ -24,7 +24,7 @@ from brrcrl_lib.literal import literal_loss, literal_minimise
 from brrcrl_lib.losses import Batch, Negatives, bayesian_loss
 from brrcrl_lib.models import BayesianModel
 from brrcrl_lib.plots import save_figure, use_house_style
-from brrcrl_lib.results import order_datasets, read_grid, select, short_name
+from brrcrl_lib.results import DEFAULTS, order_datasets, read_grid, select, short_name
 from brrcrl_lib.runs import ROOT, write_json
 from brrcrl_lib.train import load_run
 
@@ -185,7 +185,7 @@ def fusion_and_return() -> dict[str, dict[str, float]]:
     table: dict[str, dict[str, float]] = {}
     for dataset in order_datasets(rows["dataset"]):
         early = select(rows, dataset=dataset, fusion="early")
-        late = select(rows, dataset=dataset, **LATE_ROWS)
+        late = select(rows, dataset=dataset, **DEFAULTS)
         late = late[late["train_seed"].isin(early["train_seed"])]
         if len(early) and len(late) == len(early):
             table[short_name(dataset)] = {
@@ -196,7 +196,7 @@ def fusion_and_return() -> dict[str, dict[str, float]]:
     return table
 
 
-def lockstep(run: Any, dataset: OfflineDataset, episodes: int = 10, steps: int = 60) -> dict[str, Any]:
+def lockstep(run: Any, dataset: OfflineDataset, episodes: int = 10, steps: int = 200) -> dict[str, Any]:
     """Steps per second of ten episodes side by side, and one after another."""
     settings = InferenceConfig()
 
@@ -220,9 +220,9 @@ def lockstep(run: Any, dataset: OfflineDataset, episodes: int = 10, steps: int =
 
 def growth(config: BenchConfig) -> dict[str, dict[str, float]]:
     """Milliseconds of one batched decision as one size grows and the others stay."""
-    base = {"samples": 64, "states": 10, "actions": 6, "buckets": 80}
+    base = {"samples": 48, "states": 10, "actions": 6, "buckets": 80}
     grid = {
-        "samples": (16, 64, 256, 1024),
+        "samples": (12, 48, 192, 768),
         "states": (1, 10, 100),
         "actions": (3, 6, 12, 24),
         "buckets": (20, 80, 320),

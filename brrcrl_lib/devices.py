@@ -28,6 +28,14 @@ def pick_device(name: str = "auto") -> torch.device:
     return torch.device("cpu")
 
 
+def use_one_thread() -> None:
+    """Let torch compute on one CPU thread: with tensors as small as ours a second one costs more than it gives.
+
+    Beside other work on the machine, threads that wait for each other make a notebook six times slower.
+    """
+    torch.set_num_threads(1)
+
+
 def generator(seed: int, device: torch.device | str = "cpu") -> torch.Generator:
     """The one source of randomness that the library's functions are handed."""
     return torch.Generator(device=device).manual_seed(seed)

@@ -63,6 +63,14 @@ def train_model(
     return run, pd.DataFrame(run.metrics)
 
 
+def load_or_train(dataset: OfflineDataset, preset: str, objective: str = "authors", device: str = "auto") -> Run:
+    """The model that a notebook plays live: the shipped one, or one trained here and now at the preset's size."""
+    if preset == "recorded":
+        return shipped_model(dataset.id, objective)[0]
+    out = None if preset == "smoke" else ROOT / "runs" / "notebooks" / f"{preset}-{model_name(dataset.id)}-{objective}"
+    return train_model(dataset, preset, device, out, objective=objective)[0]
+
+
 def describe(run: Run) -> str:
     """How the model was trained, in one line."""
     size = f"{run.about['step']:,} steps of {run.config.batch_size} transitions"

@@ -18,9 +18,10 @@ from typing import Any
 
 import pandas as pd
 
+from brrcrl_lib.config import did_you_mean
 from brrcrl_lib.datasets.minari import load_dataset
 from brrcrl_lib.datasets.offline import OfflineDataset
-from brrcrl_lib.devices import track
+from brrcrl_lib.devices import track, use_one_thread
 from brrcrl_lib.evaluate import InferenceConfig
 from brrcrl_lib.grids import Cell, cells
 from brrcrl_lib.results import RESULTS, TRACE_COLUMNS, read_grid, read_results
@@ -41,6 +42,8 @@ class ExperimentConfig:
     """smoke, laptop or paper."""
     episodes: int = 10
     """Episodes per cell."""
+    dataset: str | None = None
+    """Only the cells of datasets whose id contains this word, for example hopper; all if left out."""
     workers: int = field(default_factory=lambda: os.cpu_count() or 1)
     """Processes, one thread each."""
     key: str | None = None
@@ -59,7 +62,7 @@ def run_grid(config: ExperimentConfig) -> int:
     path = results_path(config)
     done = set(read_results(path)["key"]) if path.exists() else set()
     groups: dict[str, list[Cell]] = {}
-    for cell in wanted:
+    for cell in _of_dataset(wanted, config.dataset):
         if cell.key not in done and not _cell_file(config.work, cell).exists():
             groups.setdefault(cell.train_key, []).append(cell)
     jobs = [(group, config.work) for group in groups.values()]
@@ -79,6 +82,14 @@ def run_grid(config: ExperimentConfig) -> int:
     return int(bool(failures))
 
 
+def _of_dataset(wanted: list[Cell], word: str | None) -> list[Cell]:
+    chosen = [cell for cell in wanted if word is None or word in cell.dataset]
+    if not chosen:
+        known = list(dict.fromkeys(cell.dataset for cell in wanted))
+        raise ValueError(f"no dataset of this grid is called '{word}'{did_you_mean(str(word), known)}")
+    return chosen
+
+
 def _repeat(config: ExperimentConfig, wanted: list[Cell]) -> int:
     """One cell again, whatever is recorded of it; nothing recorded is touched."""
     match = [cell for cell in wanted if cell.key == config.key]
@@ -96,9 +107,8 @@ def _repeat(config: ExperimentConfig, wanted: list[Cell]) -> int:
 
 def _run_group(job: tuple[list[Cell], Path]) -> list[str]:
     """Train once, then evaluate each cell; what goes wrong comes back as text."""
-    import torch
-
-    torch.set_num_threads(1)
+    use_one_thread()
+    os.environ["BRRCRL_QUIET"] = "1"  # one bar for the grid; bars of several processes would fight for the line
     group, work = job
     problems = []
     for cell in group:

@@ -57,10 +57,11 @@ def begin(name: str, namespace: Mapping[str, Any]) -> NotebookRun:
     declared = declared_parameters(NOTEBOOKS / f"{name}.ipynb")
     values = {key: namespace[key] for key in declared if key in namespace}
     check(declared, {**values, **{key: None for key in _injected_names(namespace) if key not in declared}})
-    from brrcrl_lib.devices import pick_device
+    from brrcrl_lib.devices import pick_device, use_one_thread
     from brrcrl_lib.plots import use_house_style
 
     use_house_style()
+    use_one_thread()
     device = pick_device(values.get("device", "cpu"))
     preset = values.get("preset", "recorded")
     dataset = values.get("dataset", "none needed")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,14 @@ REQUIRED = ("key", "dataset", "env", "method", "objective", "variant", "train_se
             "returns", "score", "reference", "train_steps", "train_seconds", "preset", "versions",
             "revision")  # fmt: skip
 TRACE_COLUMNS = ("episode", "step", "reward", "target", "predicted")
+
+DEFAULTS: dict[str, Any] = {
+    "method": "bayesian", "objective": "authors", "target": "adaptive", "delta": 0.1, "clone": False,
+    "source": "prior_samples", "optimizer": "cem", "samples": None, "mode": "best",
+    "return_weight": None, "uniform_share": None, "buckets": None, "bucket_range": None, "negatives": None,
+    "fusion": None, "top_share": None,
+}  # fmt: skip
+"""BR-RCRL as the kit plays it, setting by setting: what a variant differs from."""
 
 
 def read_results(path: Path) -> pd.DataFrame:
@@ -94,7 +102,7 @@ def short_name(dataset_id: str) -> str:
     return " ".join(dataset_id.split("/")[-2:]).rsplit("-v", 1)[0]
 
 
-def order_datasets(names: Sequence[str]) -> list[str]:
+def order_datasets(names: Iterable[str]) -> list[str]:
     """Datasets in the order of the kit: hopper, walker2d, halfcheetah; replay, medium, medium-expert, expert."""
     environments = ("hopper", "walker2d", "halfcheetah")
     kinds = ("medium-replay-v0", "medium-v0", "medium-expert-v0", "expert-v0")

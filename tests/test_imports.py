@@ -18,7 +18,7 @@ LAYERS = [  # from top to bottom: a module may import from lower lines only (and
     ["notebooks"],
     ["parameters"],
     ["claims"],
-    ["engine_plots"],
+    ["engine_plots", "experiment_plots"],
     ["diagnostics"],
     ["experiments"],
     ["grids"],

@@ -1,1 +1,1 @@
-"""The claims of the paper that experiments can judge: one module per claim, from recorded rows to verdict and figure."""
+"""The paper's claims that experiments judge: its numbers, ours from the recorded rows, and the verdict."""

@@ -92,7 +92,7 @@ class DerivativeFree:
 class CrossEntropy:
     """Cross-entropy method started from the prior: refit a Gaussian to the best few, and keep the best ever seen."""
 
-    samples: int = 64
+    samples: int = 48
     rounds: int = 5
     elite_share: float = 0.15
 
