@@ -14,7 +14,7 @@ import torch
 
 from brrcrl_lib.devices import generator, track
 from brrcrl_lib.inference.optimizers import make_optimizer
-from brrcrl_lib.inference.targets import make_target
+from brrcrl_lib.inference.targets import target_for
 from brrcrl_lib.models import BayesianModel, RewardConditionedPolicy
 from brrcrl_lib.policies import BayesianPolicy, CloningPolicy, Policy, VanillaPolicy
 from brrcrl_lib.returns import reward_to_go
@@ -47,17 +47,7 @@ class InferenceConfig:
 
 def make_policy(run: Run, config: InferenceConfig, seed: int = 0) -> Policy:
     """The policy that `run`'s model plays under `config`."""
-    if config.target == "fixed" and config.value is None and config.quantile is None:
-        raise ValueError("target fixed needs a value or a quantile, for example --value 200 or --quantile 0.9")
-    if config.value is not None and config.quantile is not None:
-        raise ValueError("give a value or a quantile, not both")
-    value = run.about["max_return"] if config.value is None else config.value
-    if config.quantile is not None:
-        if not 0 <= config.quantile <= 1:
-            raise ValueError(f"quantile must lie in [0, 1]; got {config.quantile}")
-        quantiles = run.about["return_quantiles"]
-        value = float(np.interp(config.quantile, np.linspace(0, 1, len(quantiles)), quantiles))
-    target = make_target(config.target, delta=config.delta, value=value, discount=run.about["discount"])
+    target = target_for(run.about, config.target, delta=config.delta, value=config.value, quantile=config.quantile)
     model = run.model
     if isinstance(model, RewardConditionedPolicy):
         return VanillaPolicy(model, target)
@@ -103,11 +93,13 @@ def evaluate(
     discount: float = 0.99,
     device: torch.device | str = "cpu",
     max_steps: int | None = None,
+    reward_clip: float | None = None,
 ) -> Evaluation:
     """Play `episodes` episodes in lock-step; episode i starts from env.reset(seed=seed + i).
 
     Trace columns: `reward`; `observed`, the discounted reward-to-go that followed (cut off where the episode was);
-    and whatever the policy leaves in `policy.trace` (target, predicted, energy, bucket).
+    and whatever the policy leaves in `policy.trace` (target, predicted, energy, bucket). With `reward_clip`, rewards
+    count for `observed` as they did in data that was clipped to [-c, c]; returns are always raw.
     """
     if episodes < 1:
         raise ValueError(f"episodes must be at least 1; got {episodes}")
@@ -122,7 +114,8 @@ def evaluate(
     )
     step = 0
     while len(active) and (max_steps is None or step < max_steps):
-        batch = torch.as_tensor(np.stack([observations[index] for index in active]), dtype=torch.float32)
+        stacked = np.stack([observations[index] for index in active])  # frames stay bytes until they are on the device
+        batch = torch.as_tensor(stacked, dtype=torch.uint8 if stacked.dtype == np.uint8 else torch.float32)
         actions = policy.act(batch.to(device)).cpu().numpy()
         rewards, ended = np.empty(len(active)), np.empty(len(active), dtype=bool)
         for lane, index in enumerate(active):
@@ -141,6 +134,7 @@ def evaluate(
         env.close()
     trace = pd.concat(rows).sort_values(["episode", "step"], kind="stable", ignore_index=True)
     lengths = trace.groupby("episode").size().to_numpy()
-    trace.insert(3, "observed", reward_to_go(trace["reward"].to_numpy(), lengths, discount))
+    counted = trace["reward"].to_numpy() if reward_clip is None else trace["reward"].clip(-reward_clip, reward_clip)
+    trace.insert(3, "observed", reward_to_go(counted, lengths, discount))
     returns = trace.groupby("episode")["reward"].sum().to_numpy()
     return Evaluation(returns, lengths, trace, time.perf_counter() - started)

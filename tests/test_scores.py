@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from brrcrl_lib.scores import iqm, iqm_interval, normalised_score, normalised_std, reference
+from brrcrl_lib.scores import PAPER_REFERENCES, iqm, iqm_interval, normalised_score, normalised_std, reference
 
 
 def test_the_ends_of_the_scale():
@@ -20,6 +20,28 @@ def test_the_ends_of_the_scale():
 )
 def test_published_targets_of_the_decision_transformer(env_id, value, score):
     assert normalised_score(env_id, value) == pytest.approx(score, abs=0.05)
+
+
+@pytest.mark.parametrize("env_id", ["ALE/Breakout-v5", "BreakoutNoFrameskip-v4", "breakout"])
+def test_atari_is_measured_against_humans(env_id):
+    assert reference(env_id) == (1.7, 30.5, "atari-human")
+    assert reference(env_id, PAPER_REFERENCES) == (1.7, 31.8, "mnih-2015")
+    assert normalised_score(env_id, [1.7, 30.5]) == pytest.approx([0, 100])
+
+
+def test_a_perfect_game_of_pong_is_118_percent_of_a_human():
+    """So the 138.0 of the paper's Table 2 is on another scale, where it is a raw score of 20.7."""
+    assert normalised_score("ALE/Pong-v5", 21) == pytest.approx(118.1, abs=0.05)
+    assert normalised_score("ALE/Pong-v5", 20.7, PAPER_REFERENCES) == pytest.approx(138.0)
+    assert normalised_std("ALE/Pong-v5", 3.0, PAPER_REFERENCES) == pytest.approx(10.0)
+
+
+def test_the_papers_table_is_on_the_scale_of_2015():
+    """Raw scores of CQL with 10% of the data (Kumar et al., 2020) against the paper's row for it."""
+    raw = {"breakout": 269.3, "qbert": 13855.6, "pong": 18.5, "seaquest": 3674.1}
+    printed = {"breakout": 889.0, "qbert": 103.0, "pong": 130.7, "seaquest": 17.9}
+    for game, value in raw.items():
+        assert normalised_score(game, value, PAPER_REFERENCES) == pytest.approx(printed[game], abs=0.1)
 
 
 def test_deviations_are_scaled_and_never_shifted():

@@ -1,4 +1,4 @@
-"""Collect a dataset the way D4RL did: train Soft Actor-Critic online and keep every transition.
+"""Collect a dataset the way D4RL did: train an agent online (SAC, or DQN for discrete actions), keep every transition.
 
 The run directory grows by one committed interval at a time:
 
@@ -20,15 +20,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from tqdm.auto import tqdm
 
-from brrcrl_lib.datasets.agents import SacActor
-from brrcrl_lib.datasets.episodes import Episode, RoundedEnv, round_mantissa
+from brrcrl_lib.datasets.episodes import Episode, RoundedEnv
+from brrcrl_lib.datasets.learners import make_learner
 from brrcrl_lib.datasets.rollout import play_episodes
 from brrcrl_lib.datasets.storage import FlatEpisodes, read_part, write_part
 from brrcrl_lib.environments import make_env
@@ -63,7 +62,7 @@ class CollectConfig:
     random_steps: int = 10_000
     """Steps of uniformly random actions before learning starts."""
     discount: float = 0.99
-    """Discount of the SAC critic."""
+    """Discount of the critic."""
     snapshot_every: int = 10_000
     """Steps between snapshots; each is evaluated, saved and committed."""
     evaluation_episodes: int = 10
@@ -76,18 +75,18 @@ def collect(config: CollectConfig, progress: bool = True) -> list[dict[str, Any]
     """Run or continue a collection; return its learning curve."""
     _check_same_config(config)
     torch.set_num_threads(1)
-    learner = _Learner(config)
-    learner.restore()
-    bar = tqdm(total=config.steps, initial=learner.step, unit="step", desc=config.env, disable=not progress)
-    while not learner.finished:
-        learner.run_interval(bar)
-        bar.set_postfix(episode=learner.episode, evaluated=round(learner.curve[-1]["return_mean"]))
+    collector = _Collector(config)
+    collector.restore()
+    bar = tqdm(total=config.steps, initial=collector.step, unit="step", desc=config.env, disable=not progress)
+    while not collector.finished:
+        collector.run_interval(bar)
+        bar.set_postfix(episode=collector.episode, evaluated=round(collector.curve[-1]["return_mean"]))
     bar.close()
     if config.publish_as is not None:
         from brrcrl_lib.datasets.publish import PublishConfig, publish
 
         publish(PublishConfig(config.out, config.publish_as))
-    return learner.curve
+    return collector.curve
 
 
 def _check_same_config(config: CollectConfig) -> None:
@@ -107,29 +106,13 @@ def _check_same_config(config: CollectConfig) -> None:
     write_json(path, wanted)
 
 
-class _Learner:
-    """SAC from Stable-Baselines3, driven one committed interval at a time."""
+class _Collector:
+    """A learner, driven one committed interval at a time."""
 
     def __init__(self, config: CollectConfig) -> None:
-        from stable_baselines3 import SAC
-        from stable_baselines3.common.logger import Logger
-
         self.config = config
         self.env = RoundedEnv(make_env(config.env))
-        if not isinstance(self.env.action_space, gym.spaces.Box):
-            raise ValueError(f"{config.env} has no continuous action box; SAC cannot be trained on it")
-        self.sac = SAC(
-            "MlpPolicy",
-            self.env,
-            learning_rate=config.learning_rate,
-            batch_size=config.batch_size,
-            buffer_size=config.steps + 10_000,  # never wraps: the buffer is the recording
-            gamma=config.discount,
-            policy_kwargs={"net_arch": list(config.hidden)},
-            seed=config.seed,
-            device="cpu",
-        )
-        self.sac.set_logger(Logger(None, []))
+        self.learner = make_learner(config, self.env)
         self.step = self.episode = self.interval = 0
         self.curve: list[dict[str, Any]] = []
 
@@ -154,8 +137,7 @@ class _Learner:
 
     def _play_and_learn(self) -> Episode:
         """One training episode. Stable-Baselines3 draws from the global generators, so they are seeded here."""
-        config, buffer = self.config, self.sac.replay_buffer
-        assert buffer is not None
+        config = self.config
         seed = config.seed * 1_000_000 + self.episode
         torch.manual_seed(seed)
         np.random.seed(seed)
@@ -164,28 +146,23 @@ class _Learner:
         observations, actions, rewards = [observation], [], []
         terminated = truncated = False
         while not (terminated or truncated):
-            if self.step < config.random_steps:
-                action = self.env.action_space.sample()
-            else:
-                action, _ = self.sac.predict(observation, deterministic=False)
-            action = round_mantissa(action)
+            action = self.learner.explore(observation, self.step)
             following, reward, terminated, truncated, _ = self.env.step(action)
-            scaled = self.sac.policy.scale_action(action)
-            buffer.add(observation, following, scaled, np.array([reward]), np.array([terminated]), [{}])
+            self.learner.remember(observation, following, action, reward, terminated)
             observation = following
             observations.append(observation)
             actions.append(action)
             rewards.append(np.float32(reward))
             self.step += 1
             if self.step > config.random_steps and self.step % config.update_every == 0:
-                self.sac.train(gradient_steps=1, batch_size=config.batch_size)
+                self.learner.learn(self.step)
         self.episode += 1
         return Episode(
             np.stack(observations), np.stack(actions), np.array(rewards), terminated, truncated and not terminated, seed
         )
 
     def _evaluate(self, episodes: list[Episode], seconds: float) -> None:
-        actor = SacActor.from_sb3(self.sac.actor)
+        actor = self.learner.actor(self.step)
         seeds = range(EVALUATION_SEED, EVALUATION_SEED + self.config.evaluation_episodes)
         played = list(
             play_episodes(
@@ -215,23 +192,16 @@ class _Learner:
         return self.config.out / "snapshots" / f"step-{step:07d}.safetensors"
 
     def _save(self) -> None:
-        sac = self.sac
-        assert sac.ent_coef_optimizer is not None and sac.log_ent_coef is not None
-        tensors = {f"policy/{name}": tensor for name, tensor in sac.policy.state_dict().items()}
-        tensors["log_ent_coef"] = sac.log_ent_coef.data
-        for label, optimizer in self._optimizers().items():
-            for index, entries in optimizer.state_dict()["state"].items():
-                tensors |= {f"{label}/{index}/{name}": value for name, value in entries.items()}
         progress = {
             "step": self.step,
             "episode": self.episode,
             "interval": self.interval,
-            "updates": sac._n_updates,
+            "updates": self.learner.model._n_updates,
             "curve": self.curve,
         }
         with atomic_path(self.config.out / "state.safetensors") as temporary:
             save_file(
-                {name: tensor.contiguous().clone() for name, tensor in tensors.items()},
+                {name: tensor.contiguous().clone() for name, tensor in self.learner.tensors().items()},
                 temporary,
                 metadata={"progress": json.dumps(progress)},
             )
@@ -246,51 +216,12 @@ class _Learner:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
             self.step, self.episode, self.interval = (progress[key] for key in ("step", "episode", "interval"))
             self.curve = progress["curve"]
-            self.sac._n_updates = progress["updates"]
-            self._load_networks(tensors)
-            self._refill_buffer()
+            self.learner.model._n_updates = progress["updates"]
+            self.learner.load(tensors)
+            numbers = range(1, self.interval + 1)
+            self.learner.refill(FlatEpisodes.concatenate([read_part(self._part(number)) for number in numbers]))
         for part in sorted((self.config.out / "parts").glob("part-*.hdf5"))[self.interval :]:
             part.unlink()
-
-    def _optimizers(self) -> dict[str, torch.optim.Optimizer]:
-        assert self.sac.ent_coef_optimizer is not None
-        return {
-            "actor_optimizer": self.sac.actor.optimizer,
-            "critic_optimizer": self.sac.critic.optimizer,
-            "ent_coef_optimizer": self.sac.ent_coef_optimizer,
-        }
-
-    def _load_networks(self, tensors: dict[str, torch.Tensor]) -> None:
-        prefix = "policy/"
-        self.sac.policy.load_state_dict(
-            {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-        )
-        assert self.sac.log_ent_coef is not None
-        self.sac.log_ent_coef.data.copy_(tensors["log_ent_coef"])
-        for label, optimizer in self._optimizers().items():
-            state: dict[int, dict[str, torch.Tensor]] = {}
-            for name, value in tensors.items():
-                if name.startswith(label + "/"):
-                    _, index, entry = name.split("/")
-                    state.setdefault(int(index), {})[entry] = value
-            optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
-
-    def _refill_buffer(self) -> None:
-        """Put the recorded transitions back where `buffer.add` had put them."""
-        buffer: Any = self.sac.replay_buffer
-        flat = FlatEpisodes.concatenate([read_part(self._part(number)) for number in range(1, self.interval + 1)])
-        steps = len(flat.rewards)
-        first = np.ones(len(flat.observations), dtype=bool)
-        last = first.copy()
-        ends = np.cumsum(flat.lengths + 1)
-        first[ends - 1] = False  # a final observation starts no transition
-        last[np.concatenate([[0], ends[:-1]])] = False  # a first one ends none
-        buffer.observations[:steps, 0] = flat.observations[first]
-        buffer.next_observations[:steps, 0] = flat.observations[last]
-        buffer.actions[:steps, 0] = self.sac.policy.scale_action(flat.actions)
-        buffer.rewards[:steps, 0] = flat.rewards
-        buffer.dones[:steps, 0] = flat.terminations
-        buffer.pos = steps
 
 
 def read_curve(run: Path) -> list[dict[str, Any]]:

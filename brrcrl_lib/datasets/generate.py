@@ -18,7 +18,7 @@ import h5py
 import numpy as np
 import torch
 
-from brrcrl_lib.datasets.agents import SacActor
+from brrcrl_lib.datasets.agents import Actor, check_fit
 from brrcrl_lib.datasets.cards import episode_statistics, provenance
 from brrcrl_lib.datasets.episodes import Episode, RoundedEnv
 from brrcrl_lib.datasets.registry import DatasetError, data_root
@@ -70,12 +70,14 @@ def rollout(config: RolloutConfig, extra: dict[str, Any] | None = None) -> Path:
         raise DatasetError(f"dataset '{config.id}' exists in {root}; choose another --id or pass --overwrite")
     if config.steps < 1 or config.lanes < 1:
         raise DatasetError(f"steps and lanes must be at least 1; got {config.steps} and {config.lanes}")
-    actor = SacActor.load(config.policy)
+    actor = Actor.load(config.policy)
     env_id = config.env or actor.about.get("env")
     if env_id is None:
         raise DatasetError(f"{config.policy} does not say which environment it belongs to; pass --env")
     env = make_env(env_id)
-    _check_fit(actor, env, config.policy)
+    misfit = check_fit(actor, env)
+    if misfit:
+        raise DatasetError(f"{config.policy} {misfit}")
     torch.set_num_threads(1)
     staging = root / ".staging" / config.id / staging_key(config.policy, env_id, config)
     first_seed = ROLLOUT_SEED + 1_000_000 * config.seed
@@ -93,8 +95,9 @@ def rollout(config: RolloutConfig, extra: dict[str, Any] | None = None) -> Path:
         observation_space=RoundedEnv(env).observation_space,
         action_space=env.action_space,
         card={
-            "description": f"{'Deterministic' if config.deterministic else 'Stochastic'} rollouts of one SAC policy.",
-            "algorithm_name": "SAC",
+            "description": f"{'Deterministic' if config.deterministic else 'Stochastic'} rollouts of one "
+            f"{actor.algorithm} policy.",
+            "algorithm_name": actor.algorithm,
             "card": {
                 "kind": "rollout",
                 "env": env_id,
@@ -119,7 +122,7 @@ def staging_key(policy: Path, env_id: str, config: RolloutConfig) -> str:
 
 
 def play_blocks(
-    actor: SacActor,
+    actor: Actor,
     make_env: Callable[[], gym.Env],
     first_seed: int,
     steps: int,
@@ -159,14 +162,3 @@ def _enough(pieces: list[FlatEpisodes], steps: int) -> int:
     """How many episodes of the last piece are needed to reach `steps` in all."""
     missing = steps - sum(len(piece.rewards) for piece in pieces[:-1])
     return int(np.searchsorted(np.cumsum(pieces[-1].lengths), missing)) + 1
-
-
-def _check_fit(actor: SacActor, env: gym.Env, policy: Path) -> None:
-    expected = (actor.trunk[0].in_features, actor.mean.out_features)
-    observation, action = env.observation_space.shape, env.action_space.shape
-    if (observation, action) != ((expected[0],), (expected[1],)):
-        name = env.spec.id if env.spec else "the environment"
-        raise DatasetError(
-            f"{policy} takes {expected[0]} observations and gives {expected[1]} actions; "
-            f"{name} has {observation} and {action}"
-        )

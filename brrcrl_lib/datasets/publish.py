@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from brrcrl_lib.datasets.agents import SacActor
+from brrcrl_lib.datasets.agents import Actor
 from brrcrl_lib.datasets.cards import episode_statistics, provenance, write_cards
 from brrcrl_lib.datasets.collect import EVALUATION_SEED, read_curve
 from brrcrl_lib.datasets.episodes import RoundedEnv
@@ -75,12 +75,13 @@ def publish(config: PublishConfig) -> dict[str, Path]:
     training = {
         key: value for key, value in settings.items() if key not in ("out", "stop_return", "steps", "publish_as")
     }
-    shared = {"env": settings["env"], "training": {"algorithm": "SAC (Stable-Baselines3)", **training}}
+    algorithm = Actor.load(snapshot_path(config.run, curve[best]["step"])).algorithm
+    shared = {"env": settings["env"], "training": {"algorithm": f"{algorithm} (Stable-Baselines3)", **training}}
     policies = root.parent / "policies"
     folders: dict[str, Path] = {}
     for seed, (kind, about) in enumerate({"medium": medium, "expert": expert}.items()):
         policy = policies / f"{config.name}-{kind}.safetensors"
-        SacActor.load(snapshot_path(config.run, about["step"])).save(policy, **about)
+        Actor.load(snapshot_path(config.run, about["step"])).save(policy, **about)
         request = RolloutConfig(policy, ids[kind], config.steps, None, config.lanes, seed, False, root, True)
         extra = {"kind": kind, **shared, "share_of_expert": share if kind == "medium" else 1.0}
         folders[kind] = rollout(request, extra)
@@ -116,7 +117,7 @@ def _read_run(run: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
 
 def _measure_anew(config: PublishConfig, env_id: str, point: dict[str, Any]) -> dict[str, Any]:
     """What the learning curve says about a snapshot, and what it earns in episodes that did not choose it."""
-    actor = SacActor.load(snapshot_path(config.run, point["step"]))
+    actor = Actor.load(snapshot_path(config.run, point["step"]))
     seeds = range(FRESH_SEED, FRESH_SEED + config.fresh_episodes)
     played = play_episodes(actor, lambda: make_env(env_id), seeds, config.fresh_episodes, stochastic=False)
     returns = np.array([episode.total_reward for episode in played])
@@ -150,6 +151,7 @@ def _write_replay(
         )
     env = make_env(shared["env"])
     assert env.spec is not None
+    algorithm = shared["training"]["algorithm"].split()[0]
     return write_dataset(
         root,
         dataset_id,
@@ -158,8 +160,8 @@ def _write_replay(
         observation_space=RoundedEnv(env).observation_space,
         action_space=env.action_space,
         card={
-            "description": "Everything that a SAC agent saw in training until its policy was medium.",
-            "algorithm_name": "SAC",
+            "description": f"Everything that a {algorithm} agent saw in training until its policy was medium.",
+            "algorithm_name": algorithm,
             "card": {
                 "kind": "medium-replay",
                 **shared,
@@ -178,6 +180,7 @@ def _write_combination(root: Path, ids: dict[str, str], folders: dict[str, Path]
     parts = list(itertools.chain.from_iterable(part_paths(folders[kind] / "data") for kind in ("medium", "expert")))
     env = make_env(shared["env"])
     assert env.spec is not None
+    algorithm = shared["training"]["algorithm"].split()[0]
     return write_dataset(
         root,
         ids["medium-expert"],
@@ -187,7 +190,7 @@ def _write_combination(root: Path, ids: dict[str, str], folders: dict[str, Path]
         action_space=env.action_space,
         card={
             "description": "Medium and expert together; its transitions lie in the files of those two datasets.",
-            "algorithm_name": "SAC",
+            "algorithm_name": algorithm,
             "combined_datasets": [ids["medium"], ids["expert"]],
             "card": {
                 "kind": "medium-expert",

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Iterator
 import gymnasium as gym
 import numpy as np
 
-from brrcrl_lib.datasets.agents import SacActor
-from brrcrl_lib.datasets.episodes import Episode, RoundedEnv, round_mantissa
+from brrcrl_lib.datasets.agents import Actor
+from brrcrl_lib.datasets.episodes import Episode, RoundedEnv
 
 
 def play_episodes(
-    actor: SacActor, make_env: Callable[[], gym.Env], seeds: Iterable[int], lanes: int, stochastic: bool = True
+    actor: Actor, make_env: Callable[[], gym.Env], seeds: Iterable[int], lanes: int, stochastic: bool = True
 ) -> Iterator[Episode]:
     """Play one episode per seed, `lanes` of them at a time in lock-step; yield them in the order of their seeds.
 
@@ -24,11 +24,7 @@ def play_episodes(
     active = [lane for lane in (_Lane(RoundedEnv(make_env())) for _ in range(lanes)) if lane.start(queue)]
     while active:
         observations = np.stack([lane.observations[-1] for lane in active])  # [lanes, k]
-        noise = None
-        if stochastic:
-            size = active[0].env.action_space.shape
-            noise = np.stack([lane.rng.standard_normal(size, dtype=np.float32) for lane in active])
-        actions = round_mantissa(actor.act(observations, noise))
+        actions = actor.decide(observations, [lane.rng for lane in active] if stochastic else None)
         for lane, action in zip(active, actions, strict=True):
             episode = lane.step(action)
             if episode is not None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -93,3 +95,24 @@ def make_target(rule: str, *, delta: float, value: float, discount: float) -> Ta
     if rule == "dt_schedule":
         return DecisionTransformerSchedule(value, discount=discount)
     raise ValueError(f"unknown target '{rule}' (valid: {', '.join(TARGETS)})")
+
+
+def target_for(
+    about: Mapping[str, Any], rule: str, *, delta: float, value: float | None, quantile: float | None
+) -> Target:
+    """A target rule for a trained model, from what its run says `about` the data.
+
+    `value`, or the same as a `quantile` of the data's reward-to-go, is where max, dt_schedule and fixed start; left
+    out, it is the data's largest.
+    """
+    if rule == "fixed" and value is None and quantile is None:
+        raise ValueError("target fixed needs a value or a quantile, for example --value 200 or --quantile 0.9")
+    if value is not None and quantile is not None:
+        raise ValueError("give a value or a quantile, not both")
+    value = about["max_return"] if value is None else value
+    if quantile is not None:
+        if not 0 <= quantile <= 1:
+            raise ValueError(f"quantile must lie in [0, 1]; got {quantile}")
+        quantiles = about["return_quantiles"]
+        value = float(np.interp(quantile, np.linspace(0, 1, len(quantiles)), quantiles))
+    return make_target(rule, delta=delta, value=value, discount=about["discount"])

@@ -1,0 +1,57 @@
+"""A store of Atari frames behind the protocol of `DiscreteData`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from brrcrl_lib.discrete.data import DiscreteBatch
+
+
+class FrameSource(Protocol):
+    """The part of a frame store that training needs: steps of many games, stacked when they are asked for."""
+
+    folder: Path
+    about: dict[str, Any]  # `env`: the game
+    shape: tuple[int, int]  # of one frame
+    discount: float
+    clip_rewards: bool  # to [-1, 1]
+    rtg: Tensor  # [steps] float32
+
+    @property
+    def action_count(self) -> int: ...
+
+    def sample(self, batch_size: int, generator: torch.Generator, with_next: bool = False) -> Any:
+        """observations, actions, rtg, rewards, dones, indices and, if asked for, next_observations."""
+        ...
+
+
+class FrameData:
+    """Batches of a frame store; `with_next` costs a second read per step, and only distributional_td needs it."""
+
+    frames = 4
+
+    def __init__(self, store: FrameSource, with_next: bool) -> None:
+        self.store, self.with_next = store, with_next
+        self.id, self.env_id = store.folder.name, store.about.get("env")
+        self.discount, self.action_count, self.rtg = store.discount, store.action_count, store.rtg
+        self.observation_shape: tuple[int, ...] = (self.frames, *store.shape)
+        self.reward_clip = 1.0 if store.clip_rewards else None
+
+    def standardisation(self) -> None:
+        return None
+
+    def sample(self, batch_size: int, generator: torch.Generator) -> DiscreteBatch:
+        drawn = self.store.sample(batch_size, generator, with_next=self.with_next)
+        return DiscreteBatch(
+            observations=drawn.observations,
+            actions=drawn.actions,
+            returns=drawn.rtg,
+            rewards=drawn.rewards,
+            next_observations=drawn.next_observations,
+            done=drawn.dones,
+            indices=drawn.indices,
+        )
