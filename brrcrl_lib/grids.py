@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -172,3 +172,14 @@ def cells(grid: str, preset: str = "laptop", episodes: int = 10) -> list[Cell]:
         for training in block.trainings
         for inference in block.inferences
     ]
+
+
+def coverage(grid: str, keys: Iterable[str], preset: str = "laptop") -> str:
+    """How much of a grid the rows with these keys are, in words."""
+    if preset == "smoke":
+        return "a few cells of the grid, measured here and now; their numbers claim nothing"
+    wanted = {cell.key for cell in cells(grid, "laptop" if preset == "recorded" else preset)}
+    found = len(wanted & set(keys))
+    if found == len(wanted):
+        return f"all {found} cells of the grid"
+    return f"{found} of {len(wanted)} cells of the grid so far; `brrcrl experiments run {grid}` continues it"
