@@ -86,12 +86,26 @@ COMMANDS = {  # name: (configuration, function, what it does)
     "data publish": ("datasets.publish:PublishConfig", "datasets.publish:publish", "turn a collection into datasets"),
     "data verify": ("datasets.verify:VerifyConfig", "datasets.verify:run_verify", "check the installed datasets"),
     "data import-d4rl": ("datasets.d4rl:ImportConfig", "datasets.d4rl:import_d4rl", "convert a D4RL HDF5 file"),
+    "data import-dqn-replay": (
+        "datasets.dqn_replay:ImportReplayConfig",
+        "datasets.dqn_replay:import_dqn_replay",
+        "convert DQN-replay files to a frame store",
+    ),
+    "data pack": ("datasets.frame_pack:PackConfig", "datasets.frame_pack:pack", "put games of a frame store in a file"),
+    "data unpack": ("datasets.frame_pack:UnpackConfig", "datasets.frame_pack:unpack", "make such a file a frame store"),
     "train": ("commands:TrainCommand", "commands:train", "fit a model to a dataset; resumable"),
     "evaluate": ("commands:EvaluateCommand", "commands:evaluate_command", "play a trained model"),
     "experiments run": ("experiments:ExperimentConfig", "experiments:run_grid", "run a grid of experiments; resumable"),
     "bench": ("bench:BenchConfig", "bench:bench", "measure speed side by side"),
 }
-LEADING = {"data import-d4rl": "--file", "data verify": "--ids", "experiments run": "--grid"}
+LEADING = {
+    "data import-d4rl": "--file",
+    "data import-dqn-replay": "--dir",
+    "data pack": "--store",
+    "data unpack": "--file",
+    "data verify": "--ids",
+    "experiments run": "--grid",
+}
 """Flags whose name may be left out when their value comes first: `brrcrl data import-d4rl FILE --env ...`."""
 
 
@@ -153,7 +167,7 @@ def _overview(words: Sequence[str]) -> int:
         return 2
     print("usage: brrcrl COMMAND [options]; brrcrl COMMAND --help explains one\n")
     for name in inside or COMMANDS:
-        print(f"  {name:<20} {COMMANDS[name][2]}")
+        print(f"  {name:<24} {COMMANDS[name][2]}")
     return 0
 
 

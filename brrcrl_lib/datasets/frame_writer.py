@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -44,9 +45,10 @@ class FrameWriter:
         self.target, self.shape = target, shape
         self.folder = staging_folder(target)
         self.about: dict[str, Any] = json.loads(json.dumps(about, default=str))
-        self.steps = self.episodes = self.open_steps = 0
+        self.steps = self.episodes = self.open_steps = self.committed = 0
         self.progress: dict[str, Any] = {}
         self.resumed = self._restore()
+        self._new_parents = [parent for parent in self.folder.parents if not parent.exists()]
         self.folder.mkdir(parents=True, exist_ok=True)
         self._files: dict[str, BinaryIO] = {}
         for name, size in file_sizes(self.steps, self.episodes, shape).items():
@@ -74,7 +76,7 @@ class FrameWriter:
             path = self.folder / name
             if not path.is_file() or path.stat().st_size < size:
                 raise DatasetError(f"{path} is shorter than store.json says; remove {self.folder} to begin anew")
-        self.steps, self.episodes = found["steps"], found["episodes"]
+        self.steps, self.episodes = self.committed, _ = found["steps"], found["episodes"]
         self.open_steps, self.progress = found["open_steps"], found["progress"]
         return True
 
@@ -127,20 +129,24 @@ class FrameWriter:
 
     def drop_open(self) -> int:
         """Forget the steps of the episode that is under way; return how many they were."""
-        dropped, self.open_steps = self.open_steps, 0
-        self.steps -= dropped
-        for name, size in file_sizes(self.steps, self.episodes, self.shape).items():
+        dropped = self.open_steps
+        self.rewind(self.steps - dropped, self.episodes, 0)
+        return dropped
+
+    def rewind(self, steps: int, episodes: int, open_steps: int) -> None:
+        """Go back to where the store had so many steps, the last `open_steps` of them in an unfinished episode."""
+        self.steps, self.episodes, self.open_steps = steps, episodes, open_steps
+        for name, size in file_sizes(steps, episodes, self.shape).items():
             self._files[name].flush()
             self._files[name].truncate(size)
             self._files[name].seek(size)
-        return dropped
 
     def commit(self, **progress: Any) -> None:
         """From here on, a kill loses nothing of what was appended so far."""
         for file in self._files.values():
             file.flush()
             os.fsync(file.fileno())
-        self.progress = progress
+        self.progress, self.committed = progress, self.steps
         write_json(
             self.folder / "store.json",
             {
@@ -174,11 +180,13 @@ class FrameWriter:
         for file in self._files.values():
             file.close()
 
-    def discard_if_empty(self) -> None:
-        """Leave nothing behind if nothing was committed."""
+    def discard(self) -> None:
+        """Give up: remove what was written, committed or not."""
         self.close()
-        if not (self.folder / "store.json").exists():
-            shutil.rmtree(self.folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        for parent in self._new_parents:
+            with suppress(OSError):  # somebody else put something there
+                parent.rmdir()
 
     def __enter__(self) -> FrameWriter:
         return self
@@ -186,7 +194,9 @@ class FrameWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.discard_if_empty()
+        self.close()
+        if not (self.folder / "store.json").exists():  # nothing was committed, so nothing is left
+            self.discard()
 
 
 def staging_folder(target: Path) -> Path:

@@ -108,8 +108,6 @@ class FrameStore:
     def _map_frames(self, count: int) -> None:
         with (self.folder / "frames.u8").open("rb") as file:
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        if hasattr(self._map, "madvise"):
-            self._map.madvise(mmap.MADV_RANDOM)  # reading ahead of a random step is work for nothing
         size = self.shape[0] * self.shape[1]
         rows = np.frombuffer(self._map, np.uint8, (STACK - 1 + count) * size)
         self.frames = rows[(STACK - 1) * size :].reshape(count, *self.shape)  # [steps, height, width], a view
