@@ -81,8 +81,8 @@ COMMANDS = {  # name: (configuration, function, what it does)
     "notebooks run": ("cli:RunNotebooks", "cli:run_notebooks", "run notebooks, all or some, and sum up"),
     "notebooks refresh": ("cli:RefreshNotebooks", "cli:refresh_notebooks", "store fresh outputs in the notebooks"),
     "notebooks list": ("cli:ListNotebooks", "cli:list_notebooks", "list the notebooks with their questions"),
-    "data collect": ("datasets.collect:CollectConfig", "datasets.collect:collect", "train SAC, keep every transition"),
-    "data rollout": ("datasets.generate:RolloutConfig", "datasets.generate:rollout", "play a policy into a dataset"),
+    "data collect": ("datasets.collect:CollectConfig", "datasets.collect:collect", "train SAC, or PPO on Atari games"),
+    "data rollout": ("datasets.generate:RolloutConfig", "datasets.generate:rollout", "play policies into a dataset"),
     "data publish": ("datasets.publish:PublishConfig", "datasets.publish:publish", "turn a collection into datasets"),
     "data verify": ("datasets.verify:VerifyConfig", "datasets.verify:run_verify", "check the installed datasets"),
     "data import-d4rl": ("datasets.d4rl:ImportConfig", "datasets.d4rl:import_d4rl", "convert a D4RL HDF5 file"),
@@ -97,6 +97,13 @@ COMMANDS = {  # name: (configuration, function, what it does)
     "evaluate": ("commands:EvaluateCommand", "commands:evaluate_command", "play a trained model"),
     "experiments run": ("experiments:ExperimentConfig", "experiments:run_grid", "run a grid of experiments; resumable"),
     "bench": ("bench:BenchConfig", "bench:bench", "measure speed side by side"),
+}
+VARIANTS = {  # (command, words in it): (configuration, function) that these words choose
+    ("data collect", "--algorithm ppo"): (
+        "datasets.atari_collect:AtariCollectConfig",
+        "datasets.atari_collect:collect_atari",
+    ),
+    ("data rollout", "--ladder"): ("datasets.ladder:LadderConfig", "datasets.ladder:ladder"),
 }
 LEADING = {
     "data import-d4rl": "--file",
@@ -119,7 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     if command in LEADING and rest and not rest[0].startswith("-"):
         rest.insert(0, LEADING[command])
     try:
-        config_name, function_name, _ = COMMANDS[command]
+        config_name, function_name = _choose(command, rest)
         config_class = _load(config_name)
         defaults = getattr(config_class, "defaults", None)  # what left-out flags mean may depend on the preset
         config = tyro.cli(
@@ -135,6 +142,15 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         print(f"brrcrl {command}: {error}", file=sys.stderr)
         raise SystemExit(2) from None
     raise SystemExit(_report(result))
+
+
+def _choose(command: str, words: Sequence[str]) -> tuple[str, str]:
+    """Names of the configuration and the function of a command, as the flags among `words` choose them."""
+    given = " ".join(words).replace("=", " ") + " "
+    for (name, flags), chosen in VARIANTS.items():
+        if name == command and f"{flags} " in given:
+            return chosen
+    return COMMANDS[command][0], COMMANDS[command][1]
 
 
 def _report(result: Any) -> int:

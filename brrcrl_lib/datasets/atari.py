@@ -118,7 +118,7 @@ class AtariEnv(gym.Env):
         self._screens = np.zeros((2, *self.ale.getScreenDims()), np.uint8)
         self.stack = np.zeros((STACK, *SHAPE), np.uint8)
         self.observation_space = gym.spaces.Box(0, 255, (STACK, *SHAPE), np.uint8)
-        self.action_space = gym.spaces.Discrete(len(self.buttons))
+        self.action_space: gym.spaces.Discrete = gym.spaces.Discrete(len(self.buttons))
         self._rng = np.random.default_rng(0)
         self._frames = self._lives = self._previous = 0
 

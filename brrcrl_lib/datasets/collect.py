@@ -18,7 +18,7 @@ import json
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
@@ -40,7 +40,10 @@ EVALUATION_SEED = 900_000_000
 
 @dataclass(frozen=True)
 class CollectConfig:
-    """Train SAC in an environment and record every transition."""
+    """Train SAC in an environment and record every transition.
+
+    `--algorithm ppo` trains on an Atari game instead and has its own options: add --help to see them.
+    """
 
     env: str
     """Gymnasium id, for example Hopper-v5."""
@@ -68,6 +71,8 @@ class CollectConfig:
     """Steps between snapshots; each is evaluated, saved and committed."""
     evaluation_episodes: int = 10
     """Deterministic episodes per point of the learning curve."""
+    algorithm: Literal["sac"] = "sac"
+    """SAC of Stable-Baselines3, for continuous control."""
     publish_as: str | None = None
     """Short name, for example hopper: when training has ended, write the four datasets as `data publish` does."""
 
@@ -99,7 +104,7 @@ def _check_same_config(config: CollectConfig) -> None:
         changed = {
             key: (stored.get(key), value)
             for key, value in wanted.items()
-            if key not in {"out", "steps", "stop_return", "publish_as"} and stored.get(key) != value
+            if key not in {"out", "steps", "stop_return", "publish_as", "algorithm"} and stored.get(key) != value
         }
         if changed:
             listing = ", ".join(f"{key}: {old!r} before, {new!r} now" for key, (old, new) in changed.items())
@@ -117,7 +122,9 @@ class _Learner:
         self.config = config
         self.env = RoundedEnv(make_env(config.env))
         if not isinstance(self.env.action_space, gym.spaces.Box):
-            raise ValueError(f"{config.env} has no continuous action box; SAC cannot be trained on it")
+            raise ValueError(
+                f"{config.env} has no continuous action box; SAC cannot be trained on it (--algorithm ppo, if on Atari)"
+            )
         self.sac = SAC(
             "MlpPolicy",
             self.env,
