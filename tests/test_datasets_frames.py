@@ -235,6 +235,16 @@ def test_a_store_begun_otherwise_is_not_continued(tmp_path):
         FrameWriter(tmp_path / "s", {"env": "Pong", "seed": 1}, SMALL)
 
 
+def test_two_writers_do_not_get_in_each_others_way(tmp_path):
+    with FrameWriter(tmp_path / "s", {}, SMALL) as writer:
+        writer.append(**made_up_games((3,))[0])
+        writer.commit()
+        with pytest.raises(DatasetError, match="another process is writing"):
+            FrameWriter(tmp_path / "s", {}, SMALL)
+        writer.finish()
+    assert len(FrameStore(tmp_path / "s")) == 3
+
+
 def test_nothing_is_left_of_a_store_that_never_got_anything(tmp_path):
     with pytest.raises(DatasetError, match="no finished episode"), FrameWriter(tmp_path / "s", {}, SMALL) as writer:
         writer.finish()

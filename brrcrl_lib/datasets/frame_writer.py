@@ -55,6 +55,7 @@ class FrameWriter:
             path = self.folder / name
             path.touch()
             self._files[name] = path.open("r+b")
+            _lock(self._files[name], self.folder)
             self._files[name].truncate(size)  # cuts a torn tail off, and makes the black frames of a new store
             self._files[name].seek(size)
 
@@ -202,6 +203,18 @@ class FrameWriter:
 def staging_folder(target: Path) -> Path:
     """Where a store grows until it is whole."""
     return target.with_name(f".{target.name}.partial")
+
+
+def _lock(file: BinaryIO, folder: Path) -> None:
+    """One writer at a time; the system gives the lock back when the process ends, however it ends."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise DatasetError(f"another process is writing {folder}; wait for it, or end it") from None
 
 
 def _kind(values: np.ndarray) -> str:
