@@ -27,6 +27,7 @@ from brrcrl_lib.datasets.frame_writer import staging_folder
 from brrcrl_lib.datasets.frames import FrameStore
 from brrcrl_lib.datasets.ladder import LadderConfig, ladder
 from brrcrl_lib.datasets.registry import DatasetError
+from brrcrl_lib.devices import generator
 
 LAYOUT = {"channels": (4, 4, 4), "units": 8}
 TINY = PpoConfig(envs=2, rollout=16, batch_size=32, epochs=1, channels=(4, 4, 4), units=8)
@@ -184,6 +185,40 @@ def test_a_policy_comes_back_in_half_precision_and_samples_as_its_logits_say(tmp
     assert loaded.act(observation)[0] == int(logits.argmax())
     size = sum(tensor.numel() for tensor in untrained(18).state_dict().values()) * 2
     assert 10 * size < 8_000_000, "ten policies of the usual size fit into 8 MB"
+
+
+def test_the_copy_of_a_policy_says_what_the_learner_says():
+    learner = PpoLearner("pong", 0, TINY, AtariConfig())
+    observations = torch.randint(0, 256, (5, 4, 84, 84), dtype=torch.uint8, generator=generator(0))
+    theirs = learner.ppo.policy.get_distribution(observations).distribution.logits
+    ours = learner.actor().logits(observations).log_softmax(1)
+    assert theirs.std() > 1e-4 and torch.allclose(ours, theirs, atol=1e-6)
+
+
+def test_a_round_fills_the_buffer_as_stable_baselines_would(monkeypatch):
+    """Advantages by their definition: sums of discounted TD errors up to the end of a life."""
+    learner = PpoLearner("breakout", 0, PpoConfig(envs=2, rollout=128, batch_size=32), AtariConfig())
+    monkeypatch.setattr(learner.ppo, "train", lambda: None)
+    lives = []
+    for env in learner.envs:
+        monkeypatch.setattr(env, "step", lambda action, step=env.step: lives.append(step(action)) or lives[-1])
+    assert learner.round() == 256
+    buffer = learner.ppo.rollout_buffer
+    ended = np.array([step[2] or step[4]["life_lost"] for step in lives]).reshape(128, 2)
+    scores = np.array([step[4]["score"] for step in lives]).reshape(128, 2)
+    assert ended.any() and np.array_equal(buffer.rewards, np.sign(scores))
+    assert buffer.episode_starts[0].all() and np.array_equal(buffer.episode_starts[1:], ended[:-1])
+    with torch.no_grad():
+        last = learner.ppo.policy.predict_values(torch.from_numpy(learner._observations())).numpy()[:, 0]
+    for lane in range(2):
+        values = np.append(buffer.values[:, lane], last[lane])
+        following, advantage = 0.0, np.zeros(128)
+        for t in reversed(range(128)):
+            goes_on = 1.0 - ended[t, lane]
+            error = buffer.rewards[t, lane] + 0.99 * goes_on * values[t + 1] - values[t]
+            following = error + 0.99 * 0.95 * goes_on * following
+            advantage[t] = following
+        assert np.allclose(buffer.advantages[:, lane], advantage, atol=1e-4)
 
 
 def test_files_that_are_no_policies_are_refused(tmp_path):
