@@ -193,6 +193,8 @@ def test_the_copy_of_a_policy_says_what_the_learner_says():
     theirs = learner.ppo.policy.get_distribution(observations).distribution.logits
     ours = learner.actor().logits(observations).log_softmax(1)
     assert theirs.std() > 1e-4 and torch.allclose(ours, theirs, atol=1e-6)
+    values = learner.ppo.policy(observations)[1]  # two ways through Stable-Baselines3
+    assert values.std() > 1e-3 and torch.allclose(values, learner.ppo.policy.predict_values(observations), atol=1e-6)
 
 
 def test_a_round_fills_the_buffer_as_stable_baselines_would(monkeypatch):

@@ -40,8 +40,9 @@ class AtariTrunk(nn.Module):
         self.features_dim = units
 
     def forward(self, observations: Tensor) -> Tensor:
-        """Features [n, units] of observations [n, 4, 84, 84] in [0, 1]."""
-        return self.layers(observations.contiguous(memory_format=torch.channels_last))
+        """Features [n, units] of observations [n, 4, 84, 84] uint8. Bytes are put in order before they become floats."""
+        ordered = observations.contiguous(memory_format=torch.channels_last)
+        return self.layers(ordered.float() * (1 / 255))
 
 
 class AtariActor(nn.Module):
@@ -74,7 +75,7 @@ class AtariActor(nn.Module):
 
     def logits(self, observations: Tensor) -> Tensor:
         """[n, actions] of observations [n, 4, 84, 84] uint8."""
-        return self.head(self.trunk(observations.float() / 255))
+        return self.head(self.trunk(observations))
 
     @torch.no_grad()
     def act(self, observations: np.ndarray, draws: np.ndarray | None = None) -> np.ndarray:
