@@ -187,6 +187,7 @@ def cut(column: np.ndarray) -> np.ndarray:
         ("observation", lambda c: c.astype(np.float32), "it holds float32"),
         ("observation", lambda c: np.asfortranarray(c), "columns first"),
         ("action", lambda c: c.astype(np.float32), "holds no actions: float32"),
+        ("action", lambda c: c + 1, "has actions 0 to 3, but the files go up to 4: another game"),
         ("action", lambda c: c - 1, "holds no actions: int32 from -1"),
         ("action", lambda c: c[:, None], r"one number per row; it holds int32 \[20, 1\]"),
         ("reward", lambda c: np.where(np.arange(20) == 7, np.nan, c), "reward in row 7 is not finite"),

@@ -183,6 +183,32 @@ def test_a_torn_tail_is_cut_off_and_nothing_committed_is_lost(tmp_path):
     assert not staging_folder(target).exists()
 
 
+def test_a_kill_just_before_the_last_rename_costs_nothing(tmp_path, monkeypatch):
+    games = made_up_games((5, 7))
+    with FrameWriter(tmp_path / "s", {"env": "made up"}, SMALL) as writer:
+        for game in games:
+            writer.append(**game)
+        monkeypatch.setattr(Path, "replace", _refuse)
+        with pytest.raises(KeyboardInterrupt):
+            writer.finish(extra=1)
+    monkeypatch.undo()
+    with FrameWriter(tmp_path / "s", {"env": "made up"}, SMALL) as again:
+        assert again.resumed and again.steps == 12
+        again.finish(extra=1)
+    store = FrameStore(tmp_path / "s")
+    assert store.lengths.tolist() == [5, 7] and store.about == {"env": "made up", "extra": 1}
+
+
+_replace = Path.replace
+
+
+def _refuse(self: Path, target: Path) -> Path:
+    """Files may be renamed, folders not."""
+    if self.is_dir():
+        raise KeyboardInterrupt
+    return _replace(self, target)
+
+
 def _write_forever(target: Path) -> None:
     writer = FrameWriter(target, {}, SMALL)
     number = writer.progress.get("games", 0)

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from brrcrl_lib.datasets.atari import env_id
+from brrcrl_lib.datasets.atari import AtariEnv, env_id
 from brrcrl_lib.datasets.dqn_replay_files import Checkpoint, FrameStream, find_checkpoints, find_folder
 from brrcrl_lib.datasets.frame_format import SHAPE, STACK, frames_root
 from brrcrl_lib.datasets.frame_writer import FrameWriter
@@ -83,9 +83,17 @@ def import_dqn_replay(config: ImportReplayConfig) -> ReplayReport:
     if target.exists() and not config.overwrite:
         raise DatasetError(f"{target} exists; choose another --name or pass --overwrite")
     checkpoints = find_checkpoints(find_folder(config.dir, config.game))
+    meanings = AtariEnv(game).meanings
+    largest = max(int(checkpoint.actions.max()) for checkpoint in checkpoints)
+    if largest >= len(meanings):
+        raise DatasetError(
+            f"{game} has actions 0 to {len(meanings) - 1}, but the files go up to {largest}: another game?"
+        )
     about = {
         "env": game,
         "kind": "dqn-replay",
+        "action_count": len(meanings),
+        "action_meanings": meanings,
         "fraction": config.fraction,
         "checkpoints": {checkpoint.number: checkpoint.rows for checkpoint in checkpoints},
         "sticky_actions": True,  # as the data set's own description says

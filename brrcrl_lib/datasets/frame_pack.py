@@ -171,6 +171,7 @@ def import_sample(path: Path, target: Path, overwrite: bool = False) -> Path:
             shape = (int(head["shape"][0]), int(head["shape"][1]))
             about = {**head["about"], "sample_of": {key: head[f"source_{key}"] for key in ("steps", "episodes")}}
             with FrameWriter(target, about, shape, overwrite) as writer:
+                writer.rewind(0, 0, 0)  # whatever an earlier attempt left
                 names = sorted(name for name in arrays.files if name.startswith("block_"))
                 for first, block in _blocks((arrays[name] for name in names), table, shape):
                     _append(writer, block, table[first])

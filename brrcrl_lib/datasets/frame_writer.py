@@ -148,20 +148,12 @@ class FrameWriter:
             file.flush()
             os.fsync(file.fileno())
         self.progress, self.committed = progress, self.steps
-        write_json(
-            self.folder / "store.json",
-            {
-                "format": FORMAT,
-                "version": VERSION,
-                "shape": list(self.shape),
-                "stack": STACK,
-                "steps": self.steps,
-                "episodes": self.episodes,
-                "open_steps": self.open_steps,
-                "progress": progress,
-                "about": self.about,
-            },
-        )
+        self._describe(self.folder, self.about, progress)
+
+    def _describe(self, folder: Path, about: dict[str, Any], progress: dict[str, Any]) -> None:
+        counts = {"steps": self.steps, "episodes": self.episodes, "open_steps": self.open_steps}
+        head = {"format": FORMAT, "version": VERSION, "shape": list(self.shape), "stack": STACK}
+        write_json(folder / "store.json", {**head, **counts, "progress": progress, "about": about})
 
     def finish(self, **about: Any) -> Path:
         """Drop an unfinished episode, add `about` to what the store says of itself, and move it to its place."""
@@ -169,12 +161,13 @@ class FrameWriter:
             self.drop_open()
         if not self.episodes:
             raise DatasetError(f"{self.target} would hold no finished episode")
-        self.about |= json.loads(json.dumps(about, default=str))
-        self.commit()
+        self.commit(**self.progress)
         self.close()
         if self.target.exists():
             shutil.rmtree(self.target)
         self.folder.replace(self.target)
+        self.about |= json.loads(json.dumps(about, default=str))
+        self._describe(self.target, self.about, {})
         return self.target
 
     def close(self) -> None:
