@@ -138,7 +138,7 @@ def test_sticky_actions_repeat_a_quarter_of_the_screens(monkeypatch):
 
         lives = staticmethod(lambda: 0)
         game_over = staticmethod(lambda: False)
-        getScreenGrayscale = staticmethod(lambda out: None)  # noqa: N815 (ALE's name)
+        getScreenGrayscale = staticmethod(lambda out: None)
 
     monkeypatch.setattr(env, "ale", Recorder())
     wanted = [step % 2 + 1 for step in range(2_000)]  # every step another button than before
@@ -287,7 +287,7 @@ def test_a_run_learns_records_and_refuses_other_settings(run):
     assert (run / "learning_curve.csv").read_text().count("\n") == 10
     with pytest.raises(DatasetError, match="seed: 0 before, 1 now"):
         collect_atari(settings(run, seed=1), progress=False)
-    with pytest.raises(DatasetError, match="which --ppo.batch-size 31 does not divide"):
+    with pytest.raises(DatasetError, match=r"which --ppo\.batch-size 31 does not divide"):
         PpoLearner("pong", 0, PpoConfig(envs=2, rollout=16, batch_size=31), AtariConfig())
 
 
@@ -402,7 +402,7 @@ def test_what_a_game_does_never_depends_on_its_neighbours():
 
 
 def test_ladders_that_cannot_be_played_are_refused(rungs, tmp_path):
-    with pytest.raises(DatasetError, match="no policies of asterix in .*brrcrl data collect --env ALE/Asterix-v5"):
+    with pytest.raises(DatasetError, match=r"no policies of asterix in .*brrcrl data collect --env ALE/Asterix-v5"):
         ladder(LadderConfig("asterix", root=tmp_path / "frames"))
     with pytest.raises(DatasetError, match="no Atari game"):
         ladder(LadderConfig("no such game", root=tmp_path / "frames"))

@@ -40,8 +40,8 @@ class AtariTrunk(nn.Module):
         self.features_dim = units
 
     def forward(self, observations: Tensor) -> Tensor:
-        """Features [n, units] of observations [n, 4, 84, 84] uint8. Bytes are put in order before they become floats."""
-        ordered = observations.contiguous(memory_format=torch.channels_last)
+        """Features [n, units] of observations [n, 4, 84, 84] uint8."""
+        ordered = observations.contiguous(memory_format=torch.channels_last)  # cheaper for bytes than for floats
         return self.layers(ordered.float() * (1 / 255))
 
 

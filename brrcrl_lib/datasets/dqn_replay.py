@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from brrcrl_lib.datasets.atari import AtariEnv, env_id
-from brrcrl_lib.datasets.dqn_replay_files import Checkpoint, FrameStream, find_checkpoints, find_folder
+from brrcrl_lib.datasets.atari import AtariEnv, env_id, rom_name
+from brrcrl_lib.datasets.dqn_replay_files import Checkpoint, Columns, FrameStream, find_checkpoints, find_folder
 from brrcrl_lib.datasets.frame_format import SHAPE, STACK, frames_root
 from brrcrl_lib.datasets.frame_writer import FrameWriter
 from brrcrl_lib.datasets.frames import FrameStore
@@ -78,13 +78,13 @@ def import_dqn_replay(config: ImportReplayConfig) -> ReplayReport:
     if config.chunk_rows < 1:
         raise DatasetError(f"--chunk-rows must be at least 1; got {config.chunk_rows}")
     game = env_id(config.game)
-    name = config.name or f"dqn-replay/{_short(game)}-{config.fraction * 100:g}"
+    name = config.name or f"dqn-replay/{rom_name(game)}-{config.fraction * 100:g}"
     target = frames_root(config.root) / name
     if target.exists() and not config.overwrite:
         raise DatasetError(f"{target} exists; choose another --name or pass --overwrite")
     checkpoints = find_checkpoints(find_folder(config.dir, config.game))
     meanings = AtariEnv(game).meanings
-    largest = max(int(checkpoint.actions.max()) for checkpoint in checkpoints)
+    largest = max(checkpoint.largest_action for checkpoint in checkpoints)
     if largest >= len(meanings):
         raise DatasetError(
             f"{game} has actions 0 to {len(meanings) - 1}, but the files go up to {largest}: another game?"
@@ -112,10 +112,6 @@ def import_dqn_replay(config: ImportReplayConfig) -> ReplayReport:
     report = ReplayReport(target, len(store), store.episodes)
     report.notes = _notes(checkpoints, counts)
     return report
-
-
-def _short(game: str) -> str:
-    return game.removeprefix("ALE/").split("-v")[0].lower()
 
 
 def _notes(checkpoints: list[Checkpoint], counts: _Counts) -> list[str]:
@@ -158,8 +154,7 @@ class _Import:
         for checkpoint in checkpoints:
             count = wanted[checkpoint.number]
             if checkpoint.number >= self.number:
-                resuming = checkpoint.number == self.number
-                if not resuming:
+                if checkpoint.number > self.number:  # not in the middle of it
                     self._open(checkpoint, before, wanted)
                 bar.update(self.row)
                 try:
@@ -211,14 +206,15 @@ class _Import:
         self.counts.torn_rows += self.writer.drop_open()
 
     def _read(self, checkpoint: Checkpoint, count: int, bar: Any) -> None:
-        with FrameStream(checkpoint) as frames:
+        columns = checkpoint.columns()
+        with FrameStream(checkpoint.parts["observation"]) as frames:
             frames.skip(self.row)
             waiting = np.empty((0, *SHAPE), np.uint8)  # rows that may be the beginning of a padding
             while self.row < count:
                 fresh = frames.read(min(self.config.chunk_rows, count - self.row - len(waiting)))
                 rows = np.concatenate([waiting, fresh]) if len(waiting) else fresh
                 last = self.row + len(rows) >= count
-                used = self._take(checkpoint, rows, last)
+                used = self._take(columns, rows, last)
                 waiting = rows[used:]
                 self.row += used
                 bar.update(used)
@@ -226,7 +222,7 @@ class _Import:
             if count == checkpoint.rows:
                 frames.check_end()
 
-    def _take(self, checkpoint: Checkpoint, rows: np.ndarray, last: bool) -> int:
+    def _take(self, columns: Columns, rows: np.ndarray, last: bool) -> int:
         """Append what belongs to games; return how many of `rows` [n, 84, 84] are dealt with."""
         position = 0
         while position < len(rows):
@@ -235,7 +231,7 @@ class _Import:
                 missing = PADDING - self.padding
                 if len(rows) - position < missing and not last:
                     return position  # too few rows to tell
-                found = _zeros(checkpoint, rows[position : position + missing], first)
+                found = _zeros(columns, rows[position : position + missing], first)
                 self.padding += found
                 self.counts.padding_rows += found
                 position += found
@@ -244,7 +240,7 @@ class _Import:
                 elif found == missing or position < len(rows):
                     self.state = "inside"
                 continue
-            ends = np.flatnonzero(checkpoint.terminals[first : self.row + len(rows)])
+            ends = np.flatnonzero(columns.terminals[first : self.row + len(rows)])
             stop = position + int(ends[0]) + 1 if len(ends) else len(rows)
             if self.state == "lost":
                 self.counts.torn_rows += stop - position
@@ -252,10 +248,10 @@ class _Import:
                 part = slice(first, self.row + stop)
                 self.writer.append(
                     rows[position:stop],
-                    checkpoint.actions[part],
-                    checkpoint.rewards[part],
-                    checkpoint.terminals[part],
-                    policy=checkpoint.number,
+                    columns.actions[part],
+                    columns.rewards[part],
+                    columns.terminals[part],
+                    policy=self.number,
                 )
             if len(ends):
                 self.state, self.padding = "start", 0
@@ -263,8 +259,8 @@ class _Import:
         return position
 
 
-def _zeros(checkpoint: Checkpoint, rows: np.ndarray, first: int) -> int:
+def _zeros(columns: Columns, rows: np.ndarray, first: int) -> int:
     """How many `rows` [n, 84, 84] before a game are the recorder's rows of zeros: all of them or none."""
     part = slice(first, first + len(rows))
-    columns = (checkpoint.actions[part], checkpoint.rewards[part], checkpoint.terminals[part])
-    return 0 if rows.any() or any(column.any() for column in columns) else len(rows)
+    values = (columns.actions[part], columns.rewards[part], columns.terminals[part])
+    return 0 if rows.any() or any(column.any() for column in values) else len(rows)

@@ -22,18 +22,26 @@ PATTERN = re.compile(r"\$store\$_(\w+?)_ckpt\.(\d+)\.gz")
 
 
 @dataclass(frozen=True)
-class Checkpoint:
-    """One checkpoint: its small arrays in memory, its frames in a file."""
+class Columns:
+    """The small arrays of a checkpoint."""
 
-    number: int
-    frames: Path
-    actions: np.ndarray  # [rows] int64
+    actions: np.ndarray  # [rows] uint8
     rewards: np.ndarray  # [rows] float32
     terminals: np.ndarray  # [rows] bool
 
-    @property
-    def rows(self) -> int:
-        return len(self.actions)
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One checkpoint whose files were found to fit together."""
+
+    number: int
+    parts: dict[str, Path]
+    rows: int
+    largest_action: int
+
+    def columns(self) -> Columns:
+        """Read the small arrays, again: those of fifty checkpoints would take a good deal of memory."""
+        return _read_columns(self.parts)
 
 
 def find_folder(base: Path, game: str) -> Path:
@@ -63,24 +71,34 @@ def find_checkpoints(folder: Path) -> list[Checkpoint]:
         missing = [name_of(part, number) for part in PARTS if part not in parts]
         if missing:
             raise DatasetError(f"checkpoint {number} in {folder} is not whole: {', '.join(missing)} missing")
-    return [_load(number, parts) for number, parts in track(sorted(found.items()), desc="checking", unit="checkpoint")]
+    return [_check(number, parts) for number, parts in track(sorted(found.items()), desc="checking", unit="checkpoint")]
 
 
 def name_of(part: str, number: int) -> str:
     return f"$store$_{part}_ckpt.{number}.gz"
 
 
-def _load(number: int, parts: dict[str, Path]) -> Checkpoint:
-    arrays = {part: _read_column(parts[part]) for part in PARTS[1:]}
-    with FrameStream.opened(parts["observation"]) as stream:
-        rows = {"observation": stream.rows} | {part: len(array) for part, array in arrays.items()}
+def _check(number: int, parts: dict[str, Path]) -> Checkpoint:
+    with FrameStream(parts["observation"]) as stream:
+        frames = stream.rows
+    columns = _read_columns(parts)
+    rows = {
+        "observation": frames,
+        "action": len(columns.actions),
+        "reward": len(columns.rewards),
+        "terminal": len(columns.terminals),
+    }
     if len(set(rows.values())) > 1:
         listing = ", ".join(f"{part} {count:,}" for part, count in rows.items())
         raise DatasetError(f"the arrays of checkpoint {number} in {parts['action'].parent} differ in length: {listing}")
-    if rows["action"] == 0:
+    if frames == 0:
         raise DatasetError(f"checkpoint {number} in {parts['action'].parent} is empty")
-    actions, rewards, terminals = arrays["action"], arrays["reward"], arrays["terminal"]
-    if actions.dtype.kind not in "iu" or actions.min() < 0 or actions.max() > 255:
+    return Checkpoint(number, parts, frames, int(columns.actions.max()))
+
+
+def _read_columns(parts: dict[str, Path]) -> Columns:
+    actions, rewards, terminals = (_read_column(parts[part]) for part in PARTS[1:])
+    if actions.dtype.kind not in "iu" or not ((actions >= 0) & (actions <= 255)).all():
         raise DatasetError(
             f"{parts['action']} holds no actions: {actions.dtype} from {actions.min()} to {actions.max()}"
         )
@@ -90,9 +108,7 @@ def _load(number: int, parts: dict[str, Path]) -> Checkpoint:
         )
     if not np.isin(terminals, (0, 1)).all():
         raise DatasetError(f"{parts['terminal']} holds other values than 0 and 1")
-    return Checkpoint(
-        number, parts["observation"], actions.astype(np.int64), rewards.astype(np.float32), terminals.astype(bool)
-    )
+    return Columns(actions.astype(np.uint8), rewards.astype(np.float32), terminals.astype(bool))
 
 
 @contextmanager
@@ -138,16 +154,7 @@ def _read_column(file: Path) -> np.ndarray:
 class FrameStream:
     """The frames of a checkpoint, from the first to the last, a few at a time."""
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        self._begin(checkpoint.frames)
-
-    @classmethod
-    def opened(cls, file: Path) -> FrameStream:
-        stream = cls.__new__(cls)
-        stream._begin(file)
-        return stream
-
-    def _begin(self, file: Path) -> None:
+    def __init__(self, file: Path) -> None:
         self.file = file
         with reading(file):
             self._stream = gzip.open(file)  # noqa: SIM115 (closed by __exit__)
