@@ -68,19 +68,18 @@ class LadderReport:
 
 def ladder_folder(game: str) -> Path:
     """Where the policies of a game lie: data/policies/atari/pong, or `game` itself if it is a folder."""
-    if Path(game).is_dir():
-        return Path(game)
     base = ROOT / "data" / "policies" / "atari"
-    folder = base / rom_name(game)
-    if not folder.is_dir():
-        here = sorted(path.name for path in base.iterdir() if path.is_dir()) if base.is_dir() else []
-        near = nearest(game, here)
-        hint = f"; did you mean '{near}'?" if near else f" (there are: {', '.join(here)})" if here else ""
-        raise DatasetError(
-            f"no policies of {game} in {base}{hint}; "
-            f"brrcrl data collect --env {env_id(game)} --algorithm ppo --publish-as {rom_name(game)} trains some"
-        )
-    return folder
+    for folder in (base / game, Path(game)):
+        if folder.is_dir():
+            return folder
+    name = rom_name(game)
+    if (base / name).is_dir():
+        return base / name
+    here = sorted(path.name for path in base.iterdir() if path.is_dir()) if base.is_dir() else []
+    near = nearest(name, here)
+    hint = f"; did you mean '{near}'?" if near else f" (there are: {', '.join(here)})" if here else ""
+    command = f"brrcrl data collect --env {env_id(name)} --algorithm ppo --out runs/collect/{name} --publish-as {name}"
+    raise DatasetError(f"no policies of {game} in {base}{hint}; {command} trains some")
 
 
 def load_ladder(folder: Path) -> list[tuple[Path, AtariActor]]:
