@@ -81,17 +81,38 @@ COMMANDS = {  # name: (configuration, function, what it does)
     "notebooks run": ("cli:RunNotebooks", "cli:run_notebooks", "run notebooks, all or some, and sum up"),
     "notebooks refresh": ("cli:RefreshNotebooks", "cli:refresh_notebooks", "store fresh outputs in the notebooks"),
     "notebooks list": ("cli:ListNotebooks", "cli:list_notebooks", "list the notebooks with their questions"),
-    "data collect": ("datasets.collect:CollectConfig", "datasets.collect:collect", "train SAC, keep every transition"),
-    "data rollout": ("datasets.generate:RolloutConfig", "datasets.generate:rollout", "play a policy into a dataset"),
+    "data collect": ("datasets.collect:CollectConfig", "datasets.collect:collect", "train SAC, DQN, or PPO on Atari"),
+    "data rollout": ("datasets.generate:RolloutConfig", "datasets.generate:rollout", "play policies into a dataset"),
     "data publish": ("datasets.publish:PublishConfig", "datasets.publish:publish", "turn a collection into datasets"),
     "data verify": ("datasets.verify:VerifyConfig", "datasets.verify:run_verify", "check the installed datasets"),
     "data import-d4rl": ("datasets.d4rl:ImportConfig", "datasets.d4rl:import_d4rl", "convert a D4RL HDF5 file"),
+    "data import-dqn-replay": (
+        "datasets.dqn_replay:ImportReplayConfig",
+        "datasets.dqn_replay:import_dqn_replay",
+        "convert DQN-replay files to a frame store",
+    ),
+    "data pack": ("datasets.frame_pack:PackConfig", "datasets.frame_pack:pack", "put games of a frame store in a file"),
+    "data unpack": ("datasets.frame_pack:UnpackConfig", "datasets.frame_pack:unpack", "make such a file a frame store"),
     "train": ("commands:TrainCommand", "commands:train", "fit a model to a dataset; resumable"),
     "evaluate": ("commands:EvaluateCommand", "commands:evaluate_command", "play a trained model"),
     "experiments run": ("experiments:ExperimentConfig", "experiments:run_grid", "run a grid of experiments; resumable"),
     "bench": ("bench:BenchConfig", "bench:bench", "measure speed side by side"),
 }
-LEADING = {"data import-d4rl": "--file", "data verify": "--ids", "experiments run": "--grid"}
+VARIANTS = {  # (command, words in it): (configuration, function) that these words choose
+    ("data collect", "--algorithm ppo"): (
+        "datasets.atari_collect:AtariCollectConfig",
+        "datasets.atari_collect:collect_atari",
+    ),
+    ("data rollout", "--ladder"): ("datasets.ladder:LadderConfig", "datasets.ladder:ladder"),
+}
+LEADING = {
+    "data import-d4rl": "--file",
+    "data import-dqn-replay": "--dir",
+    "data pack": "--store",
+    "data unpack": "--file",
+    "data verify": "--ids",
+    "experiments run": "--grid",
+}
 """Flags whose name may be left out when their value comes first: `brrcrl data import-d4rl FILE --env ...`."""
 
 
@@ -105,7 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     if command in LEADING and rest and not rest[0].startswith("-"):
         rest.insert(0, LEADING[command])
     try:
-        config_name, function_name, _ = COMMANDS[command]
+        config_name, function_name = _choose(command, rest)
         config_class = _load(config_name)
         defaults = getattr(config_class, "defaults", None)  # what left-out flags mean may depend on the preset
         config = tyro.cli(
@@ -121,6 +142,15 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         print(f"brrcrl {command}: {error}", file=sys.stderr)
         raise SystemExit(2) from None
     raise SystemExit(_report(result))
+
+
+def _choose(command: str, words: Sequence[str]) -> tuple[str, str]:
+    """Names of the configuration and the function of a command, as the flags among `words` choose them."""
+    given = " ".join(words).replace("=", " ") + " "
+    for (name, flags), chosen in VARIANTS.items():
+        if name == command and f"{flags} " in given:
+            return chosen
+    return COMMANDS[command][0], COMMANDS[command][1]
 
 
 def _report(result: Any) -> int:
@@ -153,7 +183,7 @@ def _overview(words: Sequence[str]) -> int:
         return 2
     print("usage: brrcrl COMMAND [options]; brrcrl COMMAND --help explains one\n")
     for name in inside or COMMANDS:
-        print(f"  {name:<20} {COMMANDS[name][2]}")
+        print(f"  {name:<24} {COMMANDS[name][2]}")
     return 0
 
 

@@ -23,7 +23,7 @@ LAYERS = [  # from top to bottom: a module may import from lower lines only (and
     ["experiments"],
     ["grids"],
     ["commands", "bench"],
-    ["bench_data", "literal"],
+    ["bench_data", "bench_frames", "literal"],
     ["evaluate"],
     ["train", "discrete"],
     ["build"],

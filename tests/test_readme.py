@@ -8,7 +8,7 @@ import shlex
 
 import pytest
 
-from brrcrl_lib.cli import COMMANDS, LEADING, _load
+from brrcrl_lib.cli import COMMANDS, LEADING, _choose, _load
 from brrcrl_lib.runs import ROOT
 from brrcrl_lib.welcome import markdown_table
 
@@ -38,7 +38,7 @@ def test_commands_in_the_docs_are_real(page: str, line: str) -> None:
         return
     command = next((name for name in COMMANDS if words[: len(name.split())] == name.split()), None)
     assert command is not None, f"{page}: {line}"
-    known = flags(_load(COMMANDS[command][0]))
+    known = flags(_load(_choose(command, words)[0]))
     for word in words:
         if word.startswith("--"):
             assert word[2:] in known, f"{page}: {line}: {word}"

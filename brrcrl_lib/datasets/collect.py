@@ -18,7 +18,7 @@ import json
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -39,7 +39,10 @@ EVALUATION_SEED = 900_000_000
 
 @dataclass(frozen=True)
 class CollectConfig:
-    """Train SAC in an environment and record every transition."""
+    """Train SAC (continuous actions) or DQN (discrete ones) in an environment and record every transition.
+
+    `--algorithm ppo` trains on an Atari game instead and has its own options: add --help to see them.
+    """
 
     env: str
     """Gymnasium id, for example Hopper-v5."""
@@ -67,6 +70,8 @@ class CollectConfig:
     """Steps between snapshots; each is evaluated, saved and committed."""
     evaluation_episodes: int = 10
     """Deterministic episodes per point of the learning curve."""
+    algorithm: Literal["auto"] = "auto"
+    """auto: SAC of Stable-Baselines3 where actions are continuous, DQN where they are a set; ppo: see above."""
     publish_as: str | None = None
     """Short name, for example hopper: when training has ended, write the four datasets as `data publish` does."""
 
@@ -98,7 +103,7 @@ def _check_same_config(config: CollectConfig) -> None:
         changed = {
             key: (stored.get(key), value)
             for key, value in wanted.items()
-            if key not in {"out", "steps", "stop_return", "publish_as"} and stored.get(key) != value
+            if key not in {"out", "steps", "stop_return", "publish_as", "algorithm"} and stored.get(key) != value
         }
         if changed:
             listing = ", ".join(f"{key}: {old!r} before, {new!r} now" for key, (old, new) in changed.items())

@@ -40,7 +40,10 @@ ROLLOUT_SEED = 1_000_000_000
 
 @dataclass(frozen=True)
 class RolloutConfig:
-    """Play a policy and record what it does as a Minari dataset."""
+    """Play a policy and record what it does as a Minari dataset.
+
+    `--ladder pong` plays all policies of an Atari game into a frame store instead; --ladder pong --help explains.
+    """
 
     policy: Path
     """A safetensors file of data/policies."""

@@ -179,7 +179,8 @@ def make_learner(config: CollectConfig, env: gym.Env) -> Learner:
     """SAC where actions are a box, DQN where they are a set; observations are vectors."""
     if len(env.observation_space.shape or ()) != 1:
         raise ValueError(
-            f"{config.env} has observations of shape {env.observation_space.shape}; vectors are needed here"
+            f"{config.env} has observations of shape {env.observation_space.shape}; vectors are needed here "
+            "(on Atari: --algorithm ppo)"
         )
     if isinstance(env.action_space, gym.spaces.Box):
         return SacLearner(config, env)

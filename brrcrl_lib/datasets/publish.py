@@ -73,7 +73,9 @@ def publish(config: PublishConfig) -> dict[str, Path]:
     share = round(medium["fresh_return_mean"] / expert["fresh_return_mean"], 3)
 
     training = {
-        key: value for key, value in settings.items() if key not in ("out", "stop_return", "steps", "publish_as")
+        key: value
+        for key, value in settings.items()
+        if key not in ("out", "stop_return", "steps", "publish_as", "algorithm")
     }
     algorithm = Actor.load(snapshot_path(config.run, curve[best]["step"])).algorithm
     shared = {"env": settings["env"], "training": {"algorithm": f"{algorithm} (Stable-Baselines3)", **training}}
