@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,8 @@ import torch
 from torch import Tensor
 
 from brrcrl_lib.bench_data import benchmark_loading
+from brrcrl_lib.bench_frames import benchmark_frames
+from brrcrl_lib.bench_growth import draw_growth, growth, milliseconds
 from brrcrl_lib.build import TrainConfig, make_model
 from brrcrl_lib.datasets.minari import load_dataset
 from brrcrl_lib.datasets.offline import OfflineDataset
@@ -63,23 +64,14 @@ def bench(config: BenchConfig) -> int:
     report["fusion_and_return"] = fusion_and_return()
     _print_section("return with early and late fusion (recorded; mean over the training seeds that both have)",
                    report["fusion_and_return"])  # fmt: skip
-    report["growth"] = growth(config)
+    report["growth"] = growth(config.repeats)
     _print_section("how cost grows (ms)", report["growth"])
+    report["frames"] = benchmark_frames()
+    _print_section("Atari frames: a memory-mapped store against an array of stacks", report["frames"])
     draw(report)
     write_json(config.out, report)
     print(json.dumps(report))
     return 0
-
-
-def milliseconds(action: Callable[[], Any], repeats: int) -> float:
-    """Median time of one call, after one that warms up."""
-    action()
-    times = []
-    for _ in range(repeats):
-        started = time.perf_counter()
-        action()
-        times.append(time.perf_counter() - started)
-    return 1e3 * sorted(times)[len(times) // 2]
 
 
 def matmul_speed(size: int = 1024) -> float:
@@ -215,37 +207,6 @@ def lockstep(run: Any, dataset: OfflineDataset, episodes: int = 10, steps: int =
     }
 
 
-# -- growth ------------------------------------------------------------------------------------------------------
-
-
-def growth(config: BenchConfig) -> dict[str, dict[str, float]]:
-    """Milliseconds of one batched decision as one size grows and the others stay."""
-    base = {"samples": 48, "states": 10, "actions": 6, "buckets": 80}
-    grid = {
-        "samples": (12, 48, 192, 768),
-        "states": (1, 10, 100),
-        "actions": (3, 6, 12, 24),
-        "buckets": (20, 80, 320),
-    }
-    table: dict[str, dict[str, float]] = {}
-    for name, values in grid.items():
-        table[name] = {str(value): _decision_ms({**base, name: value}, config.repeats) for value in values}
-    return table
-
-
-@torch.no_grad()
-def _decision_ms(sizes: dict[str, int], repeats: int) -> float:
-    from brrcrl_lib.returns import ReturnBuckets
-
-    torch.manual_seed(0)
-    box = torch.ones(sizes["actions"])
-    model = make_model(TrainConfig(), 17, -box, box, ReturnBuckets(0.0, 100.0, sizes["buckets"]))
-    assert isinstance(model, BayesianModel)
-    states = torch.randn(sizes["states"], 17, generator=generator(0))
-    bucket = torch.full((sizes["states"],), sizes["buckets"] // 2)
-    return round(milliseconds(lambda: _solve(model, states, bucket, CrossEntropy(sizes["samples"])), repeats), 2)
-
-
 # -- showing -----------------------------------------------------------------------------------------------------
 
 
@@ -259,9 +220,12 @@ def _print_section(title: str, section: dict[str, Any], indent: str = "  ") -> N
 
 
 def draw(report: dict[str, Any]) -> None:
-    """Energy against time for each optimiser: lower left is better. The literal search finds what its twin finds."""
+    """Energy against time for each optimiser (lower left is better), and how each cost grows.
+
+    The literal search finds what its twin finds, so it is drawn at the same energy.
+    """
     use_house_style()
-    figure, axes = plt.subplots(1, 2, figsize=(11, 4.2))
+    figure, (axes, below) = plt.subplots(2, 2, figsize=(11, 8.2))
     for axis, (name, title) in zip(axes, ENVIRONMENTS.items(), strict=True):
         acting = report[name]["acting"]
         rows = acting["optimizers"]
@@ -271,5 +235,8 @@ def draw(report: dict[str, Any]) -> None:
         axis.set(xscale="log", xlabel="milliseconds per action", ylabel="mean energy (lower is better)")
         axis.set_title(f"{title}: default {acting['speedup_over_literal']:,.0f}x as fast as literal")
         axis.margins(x=0.1, y=0.15)
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=6)
+    axes[0].legend(fontsize=8)
+    for axis, (cost, table) in zip(below, report["growth"].items(), strict=True):
+        draw_growth(axis, table)
+        axis.set_title(f"How the cost of a {cost} grows")
     save_figure(figure, "bench_optimizers")

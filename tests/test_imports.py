@@ -23,7 +23,7 @@ LAYERS = [  # from top to bottom: a module may import from lower lines only (and
     ["experiments"],
     ["grids"],
     ["commands", "bench"],
-    ["bench_data", "bench_frames", "literal"],
+    ["bench_data", "bench_frames", "bench_growth", "literal"],
     ["evaluate"],
     ["train", "discrete"],
     ["build"],
