@@ -443,7 +443,7 @@ def test_flags_choose_what_a_command_does(rungs, capsys):
     assert "--ppo.learning-rate" in capsys.readouterr().out
     assert call("data", "collect", "--algorithm=ppo", "--help") == 0
     assert "--snapshot-every" in capsys.readouterr().out
-    for words in (("--help",), ("--algorithm", "sac", "--help")):
+    for words in (("--help",), ("--algorithm", "auto", "--help")):
         assert call("data", "collect", *words) == 0
         printed = capsys.readouterr().out
         assert "--random-steps" in printed and "--algorithm ppo" in printed

@@ -32,12 +32,12 @@ def lines(*names: str) -> pd.DataFrame:
 
 
 def test_settings_are_listed_from_the_top_with_their_seeds(axis: Axes) -> None:
-    experiment_plots.draw_settings(axis, lines("first", "second"), "first")
-    assert [label.get_text() for label in axis.get_yticklabels()] == ["second", "first"]  # upwards
+    experiment_plots.draw_settings(axis, lines("first", "second"), ["first", "absent", "second"])
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["second", "absent", "first"]  # upwards
     points = {tuple(np.atleast_1d(line.get_xdata()).tolist()): line.get_ydata()[0] for line in axis.lines}
-    assert points[(91.0, 105.0)] == 0 and points[(-9.0, 5.0)] == 1  # intervals
-    assert points[(99.0, 101.0)] == 0 and points[(0.0,)] == 1  # seeds of the second, mean of the first
-    markers = {line.get_marker() for line in axis.lines if line.get_ydata()[0] == 1}
+    assert points[(91.0, 105.0)] == 0 and points[(-9.0, 5.0)] == 2  # intervals
+    assert points[(99.0, 101.0)] == 0 and points[(0.0,)] == 2  # seeds of the second, mean of the first
+    markers = {line.get_marker() for line in axis.lines if line.get_ydata()[0] == 2}
     assert "D" in markers  # the first is marked
 
 
