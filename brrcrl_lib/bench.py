@@ -40,7 +40,7 @@ class BenchConfig:
     """States of the dataset in which actions are chosen."""
     literal_states: int = 5
     """States for the literal version of the paper's optimiser: it takes seconds for each."""
-    repeats: int = 5
+    repeats: int = 15
     """Training steps timed per variant; the median counts."""
     out: Path = ROOT / "runs" / "bench.json"
     """Where the figures go as JSON too."""
@@ -91,6 +91,7 @@ def acting(model: BayesianModel, dataset: OfflineDataset, config: BenchConfig) -
     bucket = _thresholds(model, states, delta=0.1)
     optimizers: dict[str, Optimizer] = {
         "cem (default)": CrossEntropy(),
+        "cem 64": CrossEntropy(64),
         "langevin": Langevin(),
         "dfo 256": DerivativeFree(256),
         "dfo 1,024": DerivativeFree(1024),
@@ -229,7 +230,7 @@ def draw(report: dict[str, Any]) -> None:
     for axis, (name, title) in zip(axes, ENVIRONMENTS.items(), strict=True):
         acting = report[name]["acting"]
         rows = acting["optimizers"]
-        for (label, row), marker in zip(rows.items(), "os^vD*", strict=True):
+        for (label, row), marker in zip(rows.items(), "oPs^vD*", strict=True):
             energy = row.get("energy", rows["dfo 65,536"]["energy"])
             axis.plot(row["ms"], energy, marker, markersize=9, linestyle="none", label=label)
         axis.set(xscale="log", xlabel="milliseconds per action", ylabel="mean energy (lower is better)")
