@@ -43,10 +43,10 @@ PAPER_REFERENCES = {
     "pong": Reference(-20.7, 9.3, "mnih-2015"),
     "seaquest": Reference(68.4, 20182.0, "mnih-2015"),
 }
-"""The human scores of Mnih et al. (2015), which the paper's Table 2 divides by, although it cites Hafner et al. (2020).
+"""The human scores of Mnih et al. (2015), which the paper's Table 2 seems to divide by, although it cites Hafner et al.
 
-Its 138.0 in Pong cannot be had on the other scale, where a perfect game is worth 118.1; and its four numbers for CQL
-are the raw scores of Kumar et al. (2020) on this scale. Compare with that table in these units only.
+Its 138.0 in Pong cannot be had on the other scale, where a perfect game is worth 118.1; on this one it is a raw score
+of 20.7. Compare with that table in these units only.
 """
 
 
