@@ -52,8 +52,8 @@ class TrainConfig:
     hidden: tuple[int, ...] = (256, 256, 256)
     """Hidden layers of every network."""
     fusion: str = "late"
-    """late (a light head per action: five times as fast to train) or early (state and action meet in the first layer,
-    as in the released code)."""
+    """late (a light head per action: faster to train, `make bench` says how much) or early (state and action meet in
+    the first layer, as in the released code)."""
     components: int = 1
     """Gaussians in the prior's mixture."""
     squash: bool = False

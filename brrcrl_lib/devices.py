@@ -31,7 +31,7 @@ def pick_device(name: str = "auto") -> torch.device:
 def use_one_thread() -> None:
     """Let torch compute on one CPU thread: with tensors as small as ours a second one costs more than it gives.
 
-    Beside other work on the machine, threads that wait for each other make a notebook six times slower.
+    Beside other work on the machine, threads that wait for each other make it much slower still.
     """
     torch.set_num_threads(1)
 
