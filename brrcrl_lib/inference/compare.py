@@ -80,7 +80,7 @@ def race(model: BayesianModel, observations: Tensor, delta: float, optimizers: M
         asked = evaluations(optimizer, problems[0])  # also warms up
         started = time.perf_counter()
         with torch.no_grad():
-            energies = [float(optimizer.minimise(problem, generator(0)).energies) for problem in problems]
+            energies = [float(optimizer.minimise(problem, generator(i)).energies) for i, problem in enumerate(problems)]
         ms = 1e3 * (time.perf_counter() - started) / len(problems)
         rows.append({"optimizer": name, "energy": sum(energies) / len(energies), "ms": ms, "evaluations": asked})
     return pd.DataFrame(rows)
