@@ -61,6 +61,17 @@ def test_iqm_agrees_with_scipy():
     assert iqm(scores) == pytest.approx(stats.trim_mean(scores, 0.25, axis=None))
 
 
+def test_iqm_and_interval_agree_with_rliable():
+    """rliable 1.2.0 (50,000 repetitions, beside arch 7.2 and pandas 2) gave 33.3333 [30.7778, 36.3333].
+
+    It does not import beside pandas 3, which the kit uses, so its answer stands here as a number.
+    """
+    scores = [[12, 45, 30], [18, 61, 28], [9, 50, 41], [22, 48, 35], [15, 70, 33]]
+    interval = iqm_interval(scores, np.random.default_rng(0), repetitions=50_000)
+    assert interval == pytest.approx((33.33333333, 30.77777778, 36.33333333), abs=0.12)
+    assert interval.estimate == pytest.approx(33.33333333)
+
+
 def test_the_bootstrap_keeps_tasks_apart():
     """Tasks differ, runs do not: drawing runs within a task can change nothing."""
     scores = np.tile([0.0, 50.0, 100.0], (5, 1))
