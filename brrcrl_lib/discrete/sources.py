@@ -1,8 +1,8 @@
 """`open_discrete(id)`: the data behind a name, whichever of three places it comes from.
 
-    ladder/pong      a frame store that `brrcrl data rollout --ladder pong` filled
-    sample/pong      the small sample that ships as data/atari/pong.npz, unpacked when it is first asked for
-    anything else    another frame store by that name, or a Minari dataset with discrete actions
+ladder/pong      a frame store that `brrcrl data rollout --ladder pong` filled
+sample/pong      the small sample that ships as data/atari/pong.npz, unpacked when it is first asked for
+anything else    another frame store by that name, or a Minari dataset with discrete actions
 """
 
 from __future__ import annotations
