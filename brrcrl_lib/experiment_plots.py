@@ -88,8 +88,8 @@ def draw_effects(axis: Axes, effects: Mapping[str, Effect], names: Sequence[str]
     axis.axvline(0, color=COLORS["exact"], lw=1.2, ls=":")
     for position, name in enumerate(reversed(names)):
         if name not in effects:
-            axis.text(0, position, " not measured here", size=8, color="0.5", va="center", ha="center",
-                      backgroundcolor="white")  # fmt: skip
+            axis.text(0.5, position, "not measured here", size=8, color="0.5", va="center", ha="center",
+                      backgroundcolor="white", transform=axis.get_yaxis_transform())  # fmt: skip
             continue
         effect = effects[name]
         color = {1: COLORS["good"], -1: COLORS["vanilla"], 0: COLORS["data"]}[effect.direction]
