@@ -58,6 +58,11 @@ class Checkpoint:
         return cls(tensors, json.loads(metadata["about"]))
 
 
+def checkpoint_file(run: Path) -> Path:
+    """The checkpoint of a run directory; a file such as data/models/x.safetensors is its own."""
+    return run / "checkpoint.safetensors" if run.is_dir() or run.suffix != ".safetensors" else run
+
+
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """Adam's moments and step counts, flat."""
     state = optimizer.state_dict()["state"]

@@ -128,10 +128,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     try:
         config_name, function_name = _choose(command, rest)
         config_class = _load(config_name)
-        defaults = getattr(config_class, "defaults", None)  # what left-out flags mean may depend on the preset
-        config = tyro.cli(
-            config_class, prog=f"brrcrl {command}", args=rest, **({"default": defaults(rest)} if defaults else {})
-        )
+        prog = f"brrcrl {command}"
+        if hasattr(config_class, "defaults"):  # which flags there are, and what they start from, may depend on others
+            default = config_class.defaults(rest)
+            config = tyro.cli(type(default), prog=prog, args=rest, default=default)
+        else:
+            config = tyro.cli(config_class, prog=prog, args=rest)
         result = _load(function_name)(config)
     except KeyboardInterrupt:
         print(f"\nbrrcrl {command}: stopped", file=sys.stderr)

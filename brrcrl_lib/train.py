@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from brrcrl_lib.build import Model, TrainConfig, compute_loss, make_buckets, make_model, split
-from brrcrl_lib.checkpoints import Checkpoint, CheckpointError
+from brrcrl_lib.checkpoints import Checkpoint, CheckpointError, checkpoint_file
 from brrcrl_lib.datasets.offline import OfflineDataset
 from brrcrl_lib.devices import pick_device
 from brrcrl_lib.loop import Loop, read_metrics
@@ -119,7 +119,7 @@ def training_step(
 
 def load_run(path: Path, device: str = "auto") -> Run:
     """A trained model from a run directory or a checkpoint file (as in data/models)."""
-    file = path / "checkpoint.safetensors" if path.is_dir() or path.suffix != ".safetensors" else path
+    file = checkpoint_file(path)
     checkpoint = Checkpoint.load(file)
     about = dict(checkpoint.about)
     if about.get("kind") == "discrete":

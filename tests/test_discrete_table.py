@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from brrcrl_lib.discrete.encoders import CONVOLUTIONS, PixelEncoder, make_encoder
+from brrcrl_lib.discrete.encoders import CONVOLUTIONS, PixelEncoder, channels_last, make_encoder
 from brrcrl_lib.discrete.losses import project
 from brrcrl_lib.discrete.models import DiscreteVanilla, JointReturnModel
 from brrcrl_lib.discrete.table import JointTable
@@ -146,3 +146,19 @@ def test_the_value_head_of_vanilla_leaves_the_encoder_alone() -> None:
     model.log_returns(model.encoder(random_batch().observations)).sum().backward()
     assert all(weight.grad is None for weight in model.encoder.parameters())
     assert all(weight.grad is not None for weight in model.value.parameters())
+
+
+@pytest.mark.parametrize("kind", CONVOLUTIONS)
+def test_frames_give_the_same_features_and_gradients_in_any_layout(kind: str) -> None:
+    """Against bytes divided by 255 as they lie: only the order of the sums may differ."""
+    torch.manual_seed(0)
+    encoder = PixelEncoder((4, 84, 84), kind)
+    frames = torch.randint(256, (5, 4, 84, 84), dtype=torch.uint8)
+    weights = list(encoder.parameters())
+    fast, plain = encoder(frames), encoder.net(frames.float() / 255)
+    torch.testing.assert_close(fast, plain, atol=1e-5, rtol=1e-4)
+    pairs = zip(*(torch.autograd.grad(out.square().sum(), weights) for out in (fast, plain)), strict=True)
+    for one, two in pairs:
+        torch.testing.assert_close(one, two, atol=1e-4, rtol=1e-3)
+    moved = channels_last(frames)
+    assert channels_last(moved) is moved and torch.equal(moved, frames.float())

@@ -42,6 +42,7 @@ class Store:
     """Random frames with the face of a frame store."""
 
     folder, shape, discount, clip_rewards, action_count = Path("frames/pong-test"), (84, 84), 0.95, True, 6
+    fingerprint = "0123456789ab"
     about: ClassVar = {"env": "ALE/Pong-v5"}
 
     def __init__(self) -> None:

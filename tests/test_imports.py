@@ -24,6 +24,7 @@ LAYERS = [  # from top to bottom: a module may import from lower lines only (and
     ["grids"],
     ["commands", "bench"],
     ["bench_data", "bench_frames", "bench_growth", "literal"],
+    ["families"],
     ["evaluate"],
     ["train", "discrete"],
     ["build"],

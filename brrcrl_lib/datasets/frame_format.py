@@ -12,6 +12,7 @@ step t the four frames from row t of the file on, whatever t is.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -52,6 +53,27 @@ def read_about(folder: Path) -> dict[str, Any]:
     if found.get("version") != VERSION:
         raise DatasetError(f"{folder} is a frame store of version {found.get('version')}; this kit reads {VERSION}")
     return found
+
+
+def store_name(folder: Path) -> str:
+    """`ladder/pong` for the store of that name under `frames_root()`; the path of a store that lies elsewhere."""
+    folder, base = folder.resolve(), frames_root().resolve()
+    return (folder.relative_to(base) if folder.is_relative_to(base) else folder).as_posix()
+
+
+def fingerprint(folder: Path) -> str:
+    """Twelve hex digits that tell stores of one name apart: every action, reward and end, and where they came from.
+
+    Frames are left out, because a game with the same actions shows the same; so is what wrote the store.
+    """
+    found = read_about(folder)
+    about = {key: value for key, value in found["about"].items() if key not in ("versions", "revision")}
+    digest = hashlib.sha256(json.dumps([found["shape"], about], sort_keys=True).encode())
+    sizes = file_sizes(found["steps"], found["episodes"], found["shape"])
+    for name in ("steps.bin", "episodes.bin"):
+        with (folder / name).open("rb") as file:
+            digest.update(file.read(sizes[name]))
+    return digest.hexdigest()[:12]
 
 
 def file_sizes(steps: int, episodes: int, shape: tuple[int, int]) -> dict[str, int]:

@@ -22,6 +22,7 @@ from brrcrl_lib.datasets.frame_format import EPISODE, LIFE_LOST, STEP, TERMINATE
 from brrcrl_lib.datasets.frame_writer import FrameWriter
 from brrcrl_lib.datasets.frames import FrameStore, open_frames
 from brrcrl_lib.datasets.registry import DatasetError
+from brrcrl_lib.datasets.storage import sha256
 from brrcrl_lib.devices import track
 from brrcrl_lib.runs import atomic_path
 
@@ -169,7 +170,8 @@ def import_sample(path: Path, target: Path, overwrite: bool = False) -> Path:
             head = json.loads(arrays["head"].tobytes())
             table = arrays["episodes"].view(EPISODE)
             shape = (int(head["shape"][0]), int(head["shape"][1]))
-            about = {**head["about"], "sample_of": {key: head[f"source_{key}"] for key in ("steps", "episodes")}}
+            source = {key: head[f"source_{key}"] for key in ("steps", "episodes")}
+            about = {**head["about"], "sample_of": source, "packed_sha256": sha256(path)}
             with FrameWriter(target, about, shape, overwrite) as writer:
                 writer.rewind(0, 0, 0)  # whatever an earlier attempt left
                 names = sorted(name for name in arrays.files if name.startswith("block_"))

@@ -24,6 +24,7 @@ from brrcrl_lib.datasets.frame_format import (
     TERMINATED,
     TRUNCATED,
     file_sizes,
+    fingerprint,
     frames_root,
     read_about,
 )
@@ -126,6 +127,11 @@ class FrameStore:
     def action_count(self) -> int:
         """How many actions there are: as the store says, or the largest seen and those below it."""
         return int(self.about.get("action_count") or int(self.actions.max()) + 1)
+
+    @property
+    def fingerprint(self) -> str:
+        """Tells this store from another of the same name."""
+        return fingerprint(self.folder)
 
     def truncated(self) -> np.ndarray:
         """[steps] bool: where the clock or the recording ended a game, so that what followed is unknown."""

@@ -25,7 +25,7 @@ from brrcrl_lib.datasets.storage import FlatEpisodes, part_paths, read_part, sha
 from brrcrl_lib.environments import make_env
 from brrcrl_lib.returns import reward_to_go
 
-__all__ = ["OfflineDataset", "load_dataset", "read_episodes"]
+__all__ = ["OfflineDataset", "action_space", "load_dataset", "read_episodes"]
 
 EPISODES_AT_ONCE = 256
 
@@ -34,7 +34,7 @@ def load_dataset(dataset_id: str, *, discount: float = 0.99, root: Path | str | 
     """The installed dataset `dataset_id`, with the RTG of every step for `discount`."""
     folder = dataset_folder(dataset_id, root)
     metadata = read_metadata(folder)
-    action_space = _vector_spaces(dataset_id, metadata)[1]
+    space = _vector_spaces(dataset_id, metadata)[1]
     pieces = list(read_episodes(folder, metadata))
     if not pieces:
         raise DatasetError(f"{dataset_id} holds no episodes")
@@ -47,8 +47,8 @@ def load_dataset(dataset_id: str, *, discount: float = 0.99, root: Path | str | 
         raise DatasetError(f"{dataset_id}: {error}") from error
     final = np.zeros(len(flat.observations), bool)
     final[np.cumsum(flat.lengths + 1) - 1] = True
-    actions = flat.actions.astype(np.int64 if isinstance(action_space, gym.spaces.Discrete) else np.float32, copy=False)
-    low, high = _action_bounds(action_space)
+    actions = flat.actions.astype(np.int64 if isinstance(space, gym.spaces.Discrete) else np.float32, copy=False)
+    low, high = _action_bounds(space)
     return OfflineDataset(
         id=dataset_id,
         env_spec=parse_env_spec(metadata.get("env_spec")),
@@ -70,6 +70,11 @@ def load_dataset(dataset_id: str, *, discount: float = 0.99, root: Path | str | 
         action_high=high,
         card={key: value for key, value in metadata.items() if key not in ("observation_space", "action_space")},
     )
+
+
+def action_space(dataset_id: str) -> gym.Space:
+    """The actions of an installed dataset, without reading its steps: a box of vectors or a discrete set."""
+    return _vector_spaces(dataset_id, read_metadata(dataset_folder(dataset_id)))[1]
 
 
 def read_episodes(folder: Path, metadata: dict[str, Any]) -> Iterator[FlatEpisodes]:

@@ -43,8 +43,18 @@ class DiscreteData(Protocol):
         ...
 
     @property
+    def fingerprint(self) -> str | None:
+        """Tells data of one id apart, where they can be made in different ways; a run resumes on the same only."""
+        ...
+
+    @property
     def env_id(self) -> str | None:
         """Gymnasium id of the environment it came from."""
+        ...
+
+    @property
+    def play(self) -> dict[str, Any]:
+        """How the environment was presented: fields of AtariConfig for frames, nothing for vectors."""
         ...
 
     @property
@@ -83,6 +93,7 @@ class VectorData:
     """An `OfflineDataset` of vectors with a discrete set of actions."""
 
     reward_clip: float | None = None
+    fingerprint: str | None = None
 
     def __init__(self, dataset: OfflineDataset) -> None:
         if not dataset.discrete:
@@ -91,6 +102,7 @@ class VectorData:
         if dataset.action_low[0] != 0:
             raise ValueError(f"the actions of {dataset.id} are counted from {int(dataset.action_low[0])}; use 0")
         self.action_count = int(dataset.action_high[0]) + 1
+        self.play: dict[str, Any] = {}
         self._following = dataset.next_observations()
 
     @property

@@ -35,6 +35,17 @@ class VectorEncoder(nn.Module):
         return self.net(self.standardise(observations))
 
 
+def channels_last(observations: Tensor) -> Tensor:
+    """Frames [B, frames, height, width] as floats, laid out as convolutions like them; anything else as it is.
+
+    They are moved while they are bytes, which is cheaper. The gradient of the first convolution then takes about
+    two thirds of the time. Twice does nothing more, so a batch that several networks read is moved before the first.
+    """
+    if observations.ndim != 4:
+        return observations
+    return observations.contiguous(memory_format=torch.channels_last).float()
+
+
 class PixelEncoder(nn.Module):
     """Stacked frames [B, frames, height, width] of 0..255; bytes cross to the device, and are scaled there."""
 
@@ -52,7 +63,7 @@ class PixelEncoder(nn.Module):
 
     def forward(self, observations: Tensor) -> Tensor:
         """Features [B, width]."""
-        return self.net(observations.float() / 255.0)
+        return self.net(channels_last(observations) * (1 / 255))
 
 
 Encoder = VectorEncoder | PixelEncoder

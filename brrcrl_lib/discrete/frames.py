@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from brrcrl_lib.datasets.atari import AtariConfig
+from brrcrl_lib.datasets.frame_format import store_name
 from brrcrl_lib.discrete.data import DiscreteBatch
+
+FLAGS = [field.name for field in fields(AtariConfig) if field.name != "clip_rewards"]
+"""How a game was presented when a store was made, and is presented again to who learned from it. Scores are raw."""
 
 
 class FrameSource(Protocol):
@@ -24,6 +30,9 @@ class FrameSource(Protocol):
     @property
     def action_count(self) -> int: ...
 
+    @property
+    def fingerprint(self) -> str: ...
+
     def sample(self, batch_size: int, generator: torch.Generator, with_next: bool = False) -> Any:
         """observations, actions, rtg, rewards, dones, indices and, if asked for, next_observations."""
         ...
@@ -36,7 +45,8 @@ class FrameData:
 
     def __init__(self, store: FrameSource, with_next: bool) -> None:
         self.store, self.with_next = store, with_next
-        self.id, self.env_id = store.folder.name, store.about.get("env")
+        self.id, self.fingerprint, self.env_id = store_name(store.folder), store.fingerprint, store.about.get("env")
+        self.play = {name: store.about[name] for name in FLAGS if name in store.about}
         self.discount, self.action_count, self.rtg = store.discount, store.action_count, store.rtg
         self.observation_shape: tuple[int, ...] = (self.frames, *store.shape)
         self.reward_clip = 1.0 if store.clip_rewards else None

@@ -13,11 +13,14 @@ at p(a|s) only through the two conditionals, which together determine the joint.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from brrcrl_lib.discrete.data import DiscreteBatch
+from brrcrl_lib.discrete.encoders import channels_last
 from brrcrl_lib.discrete.models import DiscreteCloning, DiscreteVanilla, JointReturnModel
 from brrcrl_lib.discrete.table import JointTable
 from brrcrl_lib.returns import ReturnBuckets
@@ -62,6 +65,7 @@ def distributional_td_loss(
     hyperparameters lists a target network. The released code clones first and trains then; here both learn at the
     same time, because they share no weights and one run is simpler to resume than two.
     """
+    batch = _moved_once(batch)
     table = model(batch.observations)
     wanted = bellman_target(target, behaviour, batch, discount)  # [B, N]
     parts = {
@@ -73,6 +77,16 @@ def distributional_td_loss(
         parts["behaviour_nll"] = F.nll_loss(behaviour(batch.observations), batch.actions)
         loss = loss + parts["behaviour_nll"]
     return {"loss": loss, **parts}
+
+
+def _moved_once(batch: DiscreteBatch) -> DiscreteBatch:
+    """Frames made ready for convolutions, because two networks read each of them here."""
+    following = batch.next_observations
+    return replace(
+        batch,
+        observations=channels_last(batch.observations),
+        next_observations=None if following is None else channels_last(following),
+    )
 
 
 def _penalty(table: JointTable, weight: float) -> Tensor | float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ class JointTable:
 
     logits: Tensor  # [B, A, N] before normalisation: A actions, N return buckets
 
-    @property
+    @cached_property
     def action_logits(self) -> Tensor:
         """log sum_R exp(logit) [B, A]: log p(a|s) up to a constant of the state."""
         return self.logits.logsumexp(-1)

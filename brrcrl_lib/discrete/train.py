@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from brrcrl_lib.checkpoints import Checkpoint, CheckpointError
+from brrcrl_lib.checkpoints import Checkpoint, CheckpointError, checkpoint_file
 from brrcrl_lib.devices import pick_device
 from brrcrl_lib.discrete.build import DiscreteConfig, make_discrete_buckets, make_discrete_model
 from brrcrl_lib.discrete.data import DiscreteBatch, DiscreteData
@@ -78,11 +78,22 @@ class _Trainer(Loop):
         parts = discrete_step(self.config, self.modules, self.optimizer, batch, self.data.discount, self.loss)
         return parts, batch.indices
 
+    def restore(self, checkpoint: Checkpoint) -> None:
+        super().restore(checkpoint)
+        before, now = checkpoint.about.get("fingerprint"), self.data.fingerprint
+        if before != now:
+            raise CheckpointError(
+                f"{self.data.id} holds other data than this run was trained on (fingerprint {before} before, {now} "
+                "now); choose another --out"
+            )
+
     def describe(self) -> dict[str, Any]:
         data, buckets = self.data, getattr(self.model, "buckets", None)
         return {
             "kind": "discrete",
+            "fingerprint": data.fingerprint,
             "env": data.env_id,
+            "play": data.play,
             "discount": data.discount,
             "reward_clip": data.reward_clip,
             "max_return": float(data.rtg.max()),
@@ -156,7 +167,7 @@ def discrete_step(
 
 def load_discrete_run(path: Path, device: str = "auto") -> DiscreteRun:
     """A trained model from a run directory or a checkpoint file."""
-    file = path / "checkpoint.safetensors" if path.is_dir() or path.suffix != ".safetensors" else path
+    file = checkpoint_file(path)
     checkpoint = Checkpoint.load(file)
     about = dict(checkpoint.about)
     if about.get("kind") != "discrete":
