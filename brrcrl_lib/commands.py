@@ -109,7 +109,7 @@ class EvaluateCommand(_Evaluate):
         run = _value(words, "--run")
         family = family_of_run(Path(run)) if run else FAMILIES["continuous"]
         _refuse_foreign_flags(words, family, f"{run} was trained for")
-        return (DiscreteEvaluateCommand if family.name == "discrete" else EvaluateCommand)(tyro.MISSING)
+        return COMMAND_OF[family.name](tyro.MISSING)
 
 
 @dataclass(frozen=True)
@@ -117,6 +117,9 @@ class DiscreteEvaluateCommand(_Evaluate):
     """Play a trained model of discrete actions and report what it earned: raw scores, whatever it learned from."""
 
     inference: Annotated[DiscreteInference, tyro.conf.arg(name="")] = field(default_factory=DiscreteInference)
+
+
+COMMAND_OF = {"continuous": EvaluateCommand, "discrete": DiscreteEvaluateCommand}
 
 
 def evaluate_command(command: EvaluateCommand | DiscreteEvaluateCommand) -> Any:
@@ -134,7 +137,9 @@ def evaluate_run(command: EvaluateCommand | DiscreteEvaluateCommand) -> tuple[di
     """One row of results with everything needed to make it again, and the per-step trace."""
     family = family_of_run(command.run)
     if not isinstance(command.inference, family.inference):
-        raise ValueError(f"{command.run} was trained for {family.name} actions, which {family.inference.__name__} plays")
+        raise ValueError(
+            f"{command.run} was trained for {family.name} actions, which {family.inference.__name__} plays"
+        )
     run = family.load_run(command.run, command.device)
     env_id = command.env or run.about["env"]
     if env_id is None:

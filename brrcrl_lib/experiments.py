@@ -19,10 +19,9 @@ from typing import Any
 import pandas as pd
 
 from brrcrl_lib.config import did_you_mean
-from brrcrl_lib.datasets.minari import load_dataset
-from brrcrl_lib.datasets.offline import OfflineDataset
+from brrcrl_lib.datasets.registry import DatasetError
 from brrcrl_lib.devices import track, use_one_thread
-from brrcrl_lib.evaluate import InferenceConfig
+from brrcrl_lib.families import FAMILIES, needs_next
 from brrcrl_lib.grids import Cell, cells
 from brrcrl_lib.results import RESULTS, TRACE_COLUMNS, read_grid, read_results
 from brrcrl_lib.runs import ROOT, atomic_path, write_json
@@ -30,6 +29,9 @@ from brrcrl_lib.runs import ROOT, atomic_path, write_json
 WORK = ROOT / "runs" / "experiments"
 SMOKE_STEPS = 30
 """Length of a smoke run's episodes."""
+KEEP_FREED_MEMORY = {"MALLOC_TRIM_THRESHOLD_": "1000000000", "MALLOC_MMAP_THRESHOLD_": "1000000000"}
+"""For workers on Linux: batches of frames are megabytes, and giving them back to the system after each step cost a
+sixth of the time of training on pixels. Other systems ignore it."""
 
 
 @dataclass(frozen=True)
@@ -65,10 +67,12 @@ def run_grid(config: ExperimentConfig) -> int:
     for cell in _of_dataset(wanted, config.dataset):
         if cell.key not in done and not _cell_file(config.work, cell).exists():
             groups.setdefault(cell.train_key, []).append(cell)
-    jobs = [(group, config.work) for group in groups.values()]
     todo = sum(map(len, groups.values()))
-    print(f"{config.grid}: {len(wanted)} cells, {todo} to do in {len(jobs)} trainings", flush=True)
-    failures: list[str] = []
+    print(f"{config.grid}: {len(wanted)} cells, {todo} to do in {len(groups)} trainings", flush=True)
+    unusable = _prepare([group[0] for group in groups.values()], path)
+    failures = [f"{dataset}: {problem}" for dataset, problem in unusable.items()]
+    jobs = [(group, config.work) for group in groups.values() if group[0].dataset not in unusable]
+    os.environ |= KEEP_FREED_MEMORY
     context = multiprocessing.get_context("spawn")
     with context.Pool(max(1, min(config.workers, len(jobs)))) as pool:
         for problems in track(
@@ -80,6 +84,29 @@ def run_grid(config: ExperimentConfig) -> int:
     for failure in failures:
         print(f"failed: {failure}")
     return int(bool(failures))
+
+
+def _prepare(wanted: list[Cell], recorded: Path) -> dict[str, str]:
+    """Build the data that are not there yet, before several processes want them: dataset -> why it cannot be used.
+
+    Rows of one file must come from the same data. Where those can be built in different ways, their fingerprint in
+    the rows says whether they do.
+    """
+    rows = read_results(recorded) if recorded.exists() else pd.DataFrame()
+    problems = {}
+    for dataset, family in {cell.dataset: cell.family for cell in wanted}.items():
+        try:
+            mark = FAMILIES[family].prepare(dataset)
+        except (DatasetError, OSError) as error:
+            problems[dataset] = str(error)
+            continue
+        others = set(rows.loc[rows["dataset"] == dataset, "fingerprint"]) - {mark} if "fingerprint" in rows else set()
+        if mark is not None and others:
+            problems[dataset] = (
+                f"{recorded.name} was measured on other data of that name (fingerprint {others.pop()}, here {mark}); "
+                "rebuild those or choose another --results"
+            )
+    return problems
 
 
 def _of_dataset(wanted: list[Cell], word: str | None) -> list[Cell]:
@@ -95,6 +122,7 @@ def _repeat(config: ExperimentConfig, wanted: list[Cell]) -> int:
     match = [cell for cell in wanted if cell.key == config.key]
     if not match:
         raise ValueError(f"grid {config.grid} at preset {config.preset} has no row with the key '{config.key}'")
+    FAMILIES[match[0].family].prepare(match[0].dataset)
     row = _measure(match[0], config.work)
     print(f"{match[0].describe()}\n  now       {row['return_mean']:10.1f}  {row['returns']}")
     path = results_path(config)
@@ -102,6 +130,8 @@ def _repeat(config: ExperimentConfig, wanted: list[Cell]) -> int:
     if config.key in recorded.index:
         old: Any = recorded.loc[config.key]
         print(f"  recorded  {old['return_mean']:10.1f}  {json.loads(old['returns'])}")
+        if old.get("fingerprint") != row.get("fingerprint"):
+            print(f"  on other data of the same name: fingerprint {row['fingerprint']}, recorded {old['fingerprint']}")
     return 0
 
 
@@ -120,29 +150,29 @@ def _run_group(job: tuple[list[Cell], Path]) -> list[str]:
 
 
 def _measure(cell: Cell, work: Path) -> dict[str, Any]:
-    from brrcrl_lib.commands import EvaluateCommand, evaluate_run
-    from brrcrl_lib.train import fit
+    from brrcrl_lib.commands import COMMAND_OF, evaluate_run
 
-    run = train_directory(cell, work)
-    fit(cell.config, _load(cell.dataset), run, resume=True, preset=cell.preset)
-    command = EvaluateCommand(
+    family, run, training = FAMILIES[cell.family], train_directory(cell, work), cell.config
+    data = _load(cell.family, cell.dataset, needs_next(training))
+    family.fit(training, data, run, resume=True, preset=cell.preset)
+    command = COMMAND_OF[cell.family](
         run,
         cell.episodes,
         seed=1000 * (cell.seed + 1),
-        max_steps=SMOKE_STEPS if cell.preset == "smoke" else None,
-        inference=InferenceConfig(**cell.inference),
+        max_steps=SMOKE_STEPS if cell.preset == "smoke" else cell.max_steps,
+        inference=family.inference(**cell.inference),
     )
     row, trace = evaluate_run(command)
     with atomic_path(_trace_file(work, cell)) as temporary:
         kept = trace[[name for name in TRACE_COLUMNS if name in trace]]
         kept.to_csv(temporary, index=False, float_format="%.2f", compression={"method": "gzip", "mtime": 0})
-    variant = {name: value for name, value in cell.training.items() if name not in ("method", "objective")}
+    variant = {name: value for name, value in cell.training.items() if name not in ("method", family.objective)}
     return {"key": cell.key, "train_key": cell.train_key, "variant": variant, **row}
 
 
 @lru_cache(maxsize=1)
-def _load(dataset: str) -> OfflineDataset:
-    return load_dataset(dataset)
+def _load(family: str, dataset: str, with_next: bool) -> Any:
+    return FAMILIES[family].open(dataset, with_next)
 
 
 def train_directory(cell: Cell, work: Path = WORK) -> Path:
@@ -215,14 +245,17 @@ def merge(config: ExperimentConfig, wanted: list[Cell]) -> None:
 
 
 def ship_models(grid: str = "engine", folder: Path = ROOT / "data" / "models", work: Path = WORK) -> list[Path]:
-    """Export the finished seed-0 BR-RCRL models of a grid as data/models/<env>-<kind>-<objective>.safetensors."""
+    """Export the finished seed-0 BR-RCRL models of a grid as data/models/<env>-<kind>-<objective>.safetensors.
+
+    Those of ladders are called <game>-<learner>.safetensors.
+    """
     from brrcrl_lib.checkpoints import Checkpoint
     from brrcrl_lib.train import export_model
 
     shipped = []
     for cell in {cell.train_key: cell for cell in cells(grid) if cell.seed == 0}.values():
         run = train_directory(cell, work)
-        objective = cell.training.get("objective")
+        objective = cell.training.get(FAMILIES[cell.family].objective)
         if objective is None or not (run / "checkpoint.safetensors").exists():
             continue
         about = Checkpoint.load(run / "checkpoint.safetensors").about

@@ -1,8 +1,9 @@
 """The grids of experiments, declared as data: what is trained, on what, and how it is made to act.
 
 A cell is one number to be measured: (dataset, training, seed, inference). A training is named by what differs from
-`TrainConfig`, an inference by what differs from `InferenceConfig`; cells of any grid that share a training share its
-run, and cells that are the same are measured once.
+`TrainConfig`, an inference by what differs from `InferenceConfig` (for discrete actions `DiscreteConfig` and
+`DiscreteInference`); cells of any grid that share a training share its run, and cells that are the same are measured
+once.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from brrcrl_lib.build import TrainConfig
 from brrcrl_lib.config import did_you_mean, with_preset
+from brrcrl_lib.families import FAMILIES
 
 HOPPER, WALKER2D, HALFCHEETAH = (f"brrcrl/{name}/medium-replay-v0" for name in ("hopper", "walker2d", "halfcheetah"))
 MEDIUM_REPLAY = (HOPPER, WALKER2D, HALFCHEETAH)
@@ -35,6 +36,16 @@ CLONE: Settings = {"clone": True}
 DELTAS = (0.9, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01, 0.001)
 TOP_SHARES = (0.5, 0.2)
 EARLY: Settings = {**AUTHORS, "fusion": "early"}
+
+BREAKOUT, QBERT, PONG, SEAQUEST = (f"ladder/{game}" for game in ("breakout", "qbert", "pong", "seaquest"))
+LEARNERS: tuple[Settings, ...] = ({"learner": "monte_carlo"}, {"learner": "distributional_td"})
+ATARI_DELTAS = (0.9, 0.5, 0.2, 0.1, 0.05, 0.01, 0.001)
+ATARI_RULES: tuple[Settings, ...] = (*({**ADAPTIVE, "delta": delta} for delta in ATARI_DELTAS), MAX, SCHEDULE)
+MAX_STEPS = {BREAKOUT: 3_000, QBERT: 3_000, PONG: 5_000, SEAQUEST: 3_000}
+"""Decisions after which a game is cut off: a policy that never serves the ball would sit there for all of the usual
+27,000 (108,000 screens). Pong gets more, because a long game is a close one and what is cut off there flatters. Rows
+say how many games were cut."""
+
 HOUSEKEEPING = ("device", "log_every", "checkpoint_every")
 """Settings that do not change what is learned."""
 
@@ -49,6 +60,17 @@ class Block:
     inferences: tuple[Settings, ...]
     trace: bool = False
     """Keep what the policy asked for and got at every step."""
+    family: str = "continuous"
+    """Which kind of actions, see families.py."""
+
+
+def atari(datasets: tuple[str, ...], seeds: tuple[int, ...]) -> tuple[Block, ...]:
+    """Both learners under every rule, and their rivals under those that they can follow."""
+    return (
+        Block(datasets, LEARNERS, seeds, ATARI_RULES, family="discrete"),
+        Block(datasets, (VANILLA,), seeds, (MAX, SCHEDULE, ADAPTIVE), family="discrete"),
+        Block(datasets, (CLONING,), seeds, (CLONE,), family="discrete"),
+    )
 
 
 GRIDS: dict[str, tuple[Block, ...]] = {
@@ -115,6 +137,12 @@ GRIDS: dict[str, tuple[Block, ...]] = {
         ),
         Block(MEDIUM_REPLAY, tuple({**CLONING, "top_share": share} for share in TOP_SHARES), SEEDS, (CLONE,)),
     ),
+    # The joint table on pixels (Section 4.3, Table 2 and Figure 4, right; notebook 12)
+    "atari": (
+        Block((BREAKOUT, PONG), LEARNERS, (0,), (ADAPTIVE, MAX), trace=True, family="discrete"),
+        *atari((BREAKOUT, PONG, QBERT, SEAQUEST), (0,)),
+        *atari((BREAKOUT, PONG), (1, 2)),
+    ),
 }
 
 
@@ -129,10 +157,13 @@ class Cell:
     preset: str
     episodes: int
     trace: bool = False
+    family: str = "continuous"
+    max_steps: int | None = None
+    """Cut episodes off after so many steps."""
 
     @property
-    def config(self) -> TrainConfig:
-        return with_preset(TrainConfig, self.preset, seed=self.seed, **self.training)
+    def config(self) -> Any:
+        return with_preset(FAMILIES[self.family].config, self.preset, seed=self.seed, **self.training)
 
     @property
     def train_key(self) -> str:
@@ -150,7 +181,8 @@ class Cell:
 
     @property
     def key(self) -> str:
-        return _digest([self.train_key, dict(self.inference), self.episodes])
+        cap = [] if self.max_steps is None else [self.max_steps]
+        return _digest([self.train_key, dict(self.inference), self.episodes, *cap])
 
     def describe(self) -> str:
         settings = {**self.training, **self.inference}
@@ -162,18 +194,31 @@ def _digest(value: Any) -> str:
 
 
 def cells(grid: str, preset: str = "laptop", episodes: int = 10) -> list[Cell]:
-    """All cells of a grid, in the order in which they are run."""
+    """All cells of a grid, in the order in which they are run. Smoke runs take shipped samples instead of ladders."""
     if grid not in GRIDS:
         raise ValueError(f"unknown grid '{grid}'{did_you_mean(grid, GRIDS)}")
-    with_preset(TrainConfig, preset)  # refuses an unknown preset
-    return [
-        Cell(dataset, training, seed, inference, preset, episodes, block.trace)
+    every = (
+        Cell(
+            dataset.replace("ladder/", "sample/") if preset == "smoke" else dataset,
+            training,
+            seed,
+            inference,
+            preset,
+            episodes,
+            block.trace,
+            block.family,
+            MAX_STEPS.get(dataset),
+        )
         for block in GRIDS[grid]
         for dataset in block.datasets
         for seed in block.seeds
         for training in block.trainings
         for inference in block.inferences
-    ]
+    )
+    found: dict[str, Cell] = {}
+    for cell in every:
+        found.setdefault(cell.key, cell)
+    return list(found.values())
 
 
 def coverage(grid: str, keys: Iterable[str], preset: str = "laptop") -> str:

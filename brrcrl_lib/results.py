@@ -25,6 +25,13 @@ DEFAULTS: dict[str, Any] = {
     "fusion": None, "top_share": None,
 }  # fmt: skip
 """BR-RCRL as the kit plays it, setting by setting: what a variant differs from."""
+DISCRETE_DEFAULTS: dict[str, Any] = {
+    "method": "bayesian", "objective": "monte_carlo", "target": "adaptive", "delta": 0.1, "clone": False,
+    "mode": "best", "epsilon": 0.01,
+}  # fmt: skip
+"""The same for discrete actions, where `objective` is the learner."""
+GAMES = ("breakout", "qbert", "pong", "seaquest")
+"""In the order of the paper's Table 2."""
 
 
 def read_results(path: Path) -> pd.DataFrame:
@@ -79,8 +86,13 @@ def select(table: pd.DataFrame, **wanted: Any) -> pd.DataFrame:
     return table[chosen]
 
 
-def read_trace(key: str, discount: float = 0.99, folder: Path = RESULTS) -> pd.DataFrame:
-    """What a recorded cell asked for and got at every step; `observed` is the discounted reward-to-go that followed."""
+def read_trace(
+    key: str, discount: float = 0.99, folder: Path = RESULTS, reward_clip: float | None = None
+) -> pd.DataFrame:
+    """What a recorded cell asked for and got at every step; `observed` is the discounted reward-to-go that followed.
+
+    Rows of games say their `discount` and `reward_clip`: with these, `observed` is in the units of the target.
+    """
     path = folder / "traces" / f"{key}.csv.gz"
     if not path.exists():
         raise FileNotFoundError(f"no trace of the cell {key} ships; its grid keeps none, or has not been run")
@@ -89,7 +101,8 @@ def read_trace(key: str, discount: float = 0.99, folder: Path = RESULTS) -> pd.D
     if missing:
         raise ValueError(f"{path.name} lacks the columns {', '.join(missing)}")
     lengths = trace.groupby("episode").size().to_numpy()
-    return trace.assign(observed=reward_to_go(trace["reward"].to_numpy(), lengths, discount))
+    rewards = trace["reward"] if reward_clip is None else trace["reward"].clip(-reward_clip, reward_clip)
+    return trace.assign(observed=reward_to_go(rewards.to_numpy(), lengths, discount))
 
 
 def command(grid: str, key: str) -> str:
@@ -98,17 +111,22 @@ def command(grid: str, key: str) -> str:
 
 
 def short_name(dataset_id: str) -> str:
-    """`brrcrl/hopper/medium-replay-v0` -> `hopper medium-replay`."""
+    """`brrcrl/hopper/medium-replay-v0` -> `hopper medium-replay`, `ladder/pong` -> `pong`."""
+    kind, _, game = dataset_id.partition("/")
+    if kind in ("ladder", "sample"):
+        return game if kind == "ladder" else f"{game} sample"
     return " ".join(dataset_id.split("/")[-2:]).rsplit("-v", 1)[0]
 
 
 def order_datasets(names: Iterable[str]) -> list[str]:
-    """Datasets in the order of the kit: hopper, walker2d, halfcheetah; replay, medium, medium-expert, expert."""
-    environments = ("hopper", "walker2d", "halfcheetah")
-    kinds = ("medium-replay-v0", "medium-v0", "medium-expert-v0", "expert-v0")
+    """Datasets in the order of the kit: hopper, walker2d, halfcheetah; replay, medium, medium-expert, expert; games."""
+    environments = ("hopper", "walker2d", "halfcheetah", *GAMES)
+    kinds = ("medium-replay-v0", "medium-v0", "medium-expert-v0", "expert-v0", "ladder", "sample")
 
     def place(name: str) -> tuple[int, int, str]:
-        _, environment, kind = name.split("/")
+        *_, environment, kind = ("", *name.split("/"))
+        if environment in ("ladder", "sample"):  # ladder/pong: the other way round
+            environment, kind = kind, environment
         known = environment in environments and kind in kinds
         return (environments.index(environment), kinds.index(kind), name) if known else (9, 9, name)
 

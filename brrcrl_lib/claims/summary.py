@@ -18,9 +18,9 @@ from brrcrl_lib.verdicts import Verdict, episode_returns, judge, mean_interval
 Settings = Mapping[str, Mapping[str, Any]]
 
 
-def variants(differences: Settings) -> dict[str, dict[str, Any]]:
-    """Settings that differ from DEFAULTS as said, and in nothing else."""
-    return {name: {**DEFAULTS, **difference} for name, difference in differences.items()}
+def variants(differences: Settings, defaults: Mapping[str, Any] = DEFAULTS) -> dict[str, dict[str, Any]]:
+    """Settings that differ from `defaults` as said, and in nothing else."""
+    return {name: {**defaults, **difference} for name, difference in differences.items()}
 
 
 def summarise(rows: pd.DataFrame, settings: Settings) -> pd.DataFrame:
