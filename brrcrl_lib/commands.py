@@ -138,7 +138,7 @@ def evaluate_run(command: EvaluateCommand | DiscreteEvaluateCommand) -> tuple[di
     family = family_of_run(command.run)
     if not isinstance(command.inference, family.inference):
         raise ValueError(
-            f"{command.run} was trained for {family.name} actions, which {family.inference.__name__} plays"
+            f"{command.run} was trained for {family.name} actions; {family.inference.__name__} plays those"
         )
     run = family.load_run(command.run, command.device)
     env_id = command.env or run.about["env"]
