@@ -31,7 +31,7 @@ SMOKE_STEPS = 30
 """Length of a smoke run's episodes."""
 KEEP_FREED_MEMORY = {"MALLOC_TRIM_THRESHOLD_": "1000000000", "MALLOC_MMAP_THRESHOLD_": "1000000000"}
 """For workers on Linux: batches of frames are megabytes, and giving them back to the system after each step cost a
-sixth of the time of training on pixels. Other systems ignore it."""
+tenth to a quarter of the time of training on them. Other systems ignore it."""
 
 
 @dataclass(frozen=True)
