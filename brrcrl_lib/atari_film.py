@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,18 +96,22 @@ def write_gif(path: Path, screens: np.ndarray, texts: Sequence[str], max_bytes: 
     pictures = [_captioned(screen, text) for screen, text in zip(screens, texts, strict=True)]
     few = pictures[:: max(1, len(pictures) // 8)]
     palette = Image.fromarray(np.concatenate([np.asarray(picture) for picture in few])).quantize(64)
+    indexed = [picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in pictures]
     every = 1
-    while True:
-        chosen = [picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in pictures[::every]]
-        with atomic_path(path) as temporary:
-            chosen[0].save(temporary, format="GIF", save_all=True, append_images=chosen[1:], loop=0, optimize=True,
-                           duration=STEP_MILLISECONDS * every)  # fmt: skip
-            size = temporary.stat().st_size
-            if size > max_bytes and len(chosen) == 1:
-                raise ValueError(f"even one screen takes {size:,} bytes; allow more than {max_bytes:,}")
-        if size <= max_bytes:
-            return size
+    while len(content := _encode(indexed[::every], STEP_MILLISECONDS * every)) > max_bytes:
+        if every >= len(indexed):
+            raise ValueError(f"even one screen takes {len(content):,} bytes; allow more than {max_bytes:,}")
         every *= 2
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(content)
+    return len(content)
+
+
+def _encode(pictures: list[Image.Image], milliseconds: int) -> bytes:
+    buffer = io.BytesIO()
+    pictures[0].save(buffer, format="GIF", save_all=True, append_images=pictures[1:], loop=0, optimize=True,
+                     duration=milliseconds)  # fmt: skip
+    return buffer.getvalue()
 
 
 def _captioned(screen: np.ndarray, text: str) -> Image.Image:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from brrcrl_lib.claims.delivered import bootstrap
 from brrcrl_lib.claims.paper_tables import ATARI_PROTOCOL, TABLE_2
 from brrcrl_lib.claims.summary import judge_settings, summarise, variants
 from brrcrl_lib.grids import ATARI_DELTAS
-from brrcrl_lib.results import DISCRETE_DEFAULTS, order_datasets, select, short_name
+from brrcrl_lib.results import DISCRETE_DEFAULTS, RESULTS, order_datasets, read_trace, select, short_name
 from brrcrl_lib.scores import PAPER_REFERENCES, REFERENCES, Reference, normalised_score
 from brrcrl_lib.verdicts import Verdict
 
@@ -94,10 +96,61 @@ def seeds_in_words(rows: pd.DataFrame) -> str:
     )
 
 
+def word(judged: Mapping[str, Verdict], name: str) -> str:
+    """The verdict on one contest, if there are rows for it."""
+    return judged[name].word if name in judged else "not recorded yet"
+
+
+def training_cost(rows: pd.DataFrame) -> str:
+    """How much longer one learner trains than the other, in words."""
+    trained = select(rows, method="bayesian").drop_duplicates(["dataset", "objective", "train_seed"])
+    seconds = trained.pivot_table(index="dataset", columns="objective", values="train_seconds")
+    if set(LEARNERS) - set(seconds):
+        return "only one of the learners is recorded"
+    ratio = (seconds["distributional_td"] / seconds["monte_carlo"]).dropna().median()
+    return f"distributional TD trains {ratio:.1f} times as long as Monte Carlo for the same number of steps"
+
+
 def sweep_rows(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows of BR-RCRL with adaptive targets, every delta of them."""
     settings = {name: value for name, value in DISCRETE_DEFAULTS.items() if name not in ("objective", "delta")}
     return select(rows, **settings)
+
+
+# -- target and observed return ----------------------------------------------------------------------------------
+
+
+def game_traces(
+    rows: pd.DataFrame, folder: Path = RESULTS, learner: str = "monte_carlo"
+) -> dict[str, dict[str, pd.DataFrame]]:
+    """Per game and target rule, every step of the first training seed's games, for the rows whose trace was kept."""
+    found: dict[str, dict[str, pd.DataFrame]] = {}
+    for dataset in order_datasets(rows["dataset"]):
+        for name, wanted in rules_for(learner).items():
+            chosen = select(rows, dataset=dataset, **wanted).sort_values("train_seed")
+            if chosen.empty or not (folder / "traces" / f"{chosen['key'].iloc[0]}.csv.gz").exists():
+                continue
+            line = chosen.iloc[0]
+            trace = read_trace(str(line["key"]), float(line["discount"]), folder, float(line["reward_clip"]))
+            found.setdefault(short_name(dataset), {})[name] = trace.assign(seed=int(line["train_seed"]))
+    return found
+
+
+def asked_and_got(traces: Mapping[str, Mapping[str, pd.DataFrame]]) -> pd.DataFrame:
+    """Mean target and observed return, their gap with its interval over games, and how often the wish came true."""
+    lines = {}
+    for game, rules in traces.items():
+        for rule, trace in rules.items():
+            gap = bootstrap(trace.assign(gap=trace["observed"] - trace["target"]), "gap")
+            moving = min(trace["target"].nunique(), trace["observed"].nunique()) > 1
+            lines[game, rule] = {
+                "target": f"{trace['target'].mean():.2f}",
+                "observed": f"{trace['observed'].mean():.2f}",
+                "observed - target": f"{gap.estimate:+.2f} [{gap.low:+.2f}, {gap.high:+.2f}]",
+                "steps that got it": f"{(trace['observed'] >= trace['target']).mean():.0%}",
+                "correlation": f"{trace['target'].corr(trace['observed']):.2f}" if moving else "-",
+            }
+    return pd.DataFrame(lines).T
 
 
 # -- Table 2 -----------------------------------------------------------------------------------------------------
@@ -109,7 +162,8 @@ UNITS: dict[str, dict[str, Reference] | None] = {"raw score": None, "Mnih": PAPE
 
 def paper_raw() -> pd.DataFrame:
     """Table 2 as raw scores, methods down, games across; its units are taken to be those of Mnih et al."""
-    low, high = (pd.Series({game: mark[place] for game, mark in PAPER_REFERENCES.items()}) for place in (0, 1))
+    low = pd.Series({game: mark.low for game, mark in PAPER_REFERENCES.items()})
+    high = pd.Series({game: mark.high for game, mark in PAPER_REFERENCES.items()})
     return TABLE_2 / 100 * (high - low) + low
 
 
@@ -147,6 +201,7 @@ def protocols(rows: pd.DataFrame, config: Any) -> pd.DataFrame:
         "games per training": " or ".join(map(str, sorted(set(games)))),
         "trainings": seeds_in_words(rows),
         "a game is cut off after": _caps(rows),
+        "human scores": "Wang et al. (2016), as in Hafner et al.; Mnih et al. (2015) beside the paper's table",
         "memory": "frames stay on disk; `make bench` measures the rest",
     }
     return pd.DataFrame({"the paper": ATARI_PROTOCOL, "here": ours})

@@ -59,7 +59,7 @@ TABLE_2_SPREAD = pd.Series({"breakout": 104.2, "qbert": 13.5, "pong": 2.2, "seaq
 """The +- of BR-RCRL in Table 2."""
 
 ATARI_PROTOCOL = {
-    "data": "10% of the replay buffer of an online DQN: every stage of its learning",
+    "data": "10% of the replay buffer of an online DQN",
     "transitions": "5,000,000 per game",
     "gradient steps": "3,000,000",
     "batch": "32",
@@ -72,6 +72,7 @@ ATARI_PROTOCOL = {
     "games per training": "10",
     "trainings": "5",
     "a game is cut off after": "not stated",
+    "human scores": "cites Hafner et al. (2020), seems to divide by those of Mnih et al. (2015)",
     "memory": "about 150 GB",
 }
 """Sections 5.1 and 5.2, Table 2 and the appendix's table of hyperparameters for Atari; the network is the code's."""

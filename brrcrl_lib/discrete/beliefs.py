@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -21,9 +21,12 @@ class States(Protocol):
         ...
 
 
-def spread_steps(total: int, count: int) -> Tensor:
-    """Up to `count` of `total` steps, evenly spaced, [n]."""
-    return torch.linspace(0, total - 1, min(count, total)).round().long()
+def spread_steps(lengths: Any, count: int, stack: int = 4) -> Tensor:
+    """Up to `count` steps, evenly spaced over games of `lengths` [games], without those whose stack is partly black."""
+    games = torch.as_tensor(lengths, dtype=torch.int64)
+    age = torch.arange(int(games.sum())) - (games.cumsum(0) - games).repeat_interleave(games)  # [steps]
+    settled = torch.nonzero(age >= stack - 1).flatten()
+    return settled[torch.linspace(0, len(settled) - 1, min(count, len(settled))).round().long()]
 
 
 @torch.no_grad()

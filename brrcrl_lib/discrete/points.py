@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from brrcrl_lib.returns import reward_to_go
-
 
 def after_points(rewards: Any, lengths: Any, within: int = 10) -> dict[str, np.ndarray]:
     """Steps 1 to `within` after a point `lost` (a reward below zero) or `won`, in the same game: indices [n] each.
@@ -46,11 +44,6 @@ def reach_table(rtg: Any, places: dict[str, np.ndarray], targets: dict[str, floa
             for place, steps in places.items()
         }
     )
-
-
-def rest_of_game(rewards: Any, lengths: Any) -> np.ndarray:
-    """Points won minus points lost from each step to the end of its game, [steps]: reward-to-go without a discount."""
-    return reward_to_go(rewards, lengths, 1.0)
 
 
 def earliest_next_point(rewards: Any, lengths: Any) -> int | None:

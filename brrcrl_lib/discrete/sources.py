@@ -100,3 +100,8 @@ def _is_store(folder: Path) -> bool:
 
 def _rollout(game: str) -> str:
     return f"brrcrl data rollout --ladder {game} --steps {LADDER_STEPS} --seed {LADDER_SEED}"
+
+
+def shipped_samples() -> list[str]:
+    """The games of the samples that ship."""
+    return sorted(path.stem for path in SAMPLES.glob("*.npz"))
