@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable
 from typing import Any
@@ -14,15 +15,21 @@ from brrcrl_lib.devices import quiet
 def explore(draw: Callable[..., Any], **controls: Any) -> None:
     """Show `draw` with one ipywidgets control per keyword, in the style of `ipywidgets.interact`.
 
+    What `draw` takes beside the controls keeps its default. The controls are made in every case, so that tests and
+    batch runs notice one that cannot be.
+
     Without widgets (tests, batch runs, GitHub) it prints which controls JupyterLab would show; the notebook has
     drawn the same content for a few fixed values just above, so that nobody misses anything.
     """
-    if quiet() or not someone_can_drag():
-        print("In JupyterLab, controls appear here for: " + ", ".join(controls) + ".")
-        return
     import ipywidgets
 
-    display(ipywidgets.interactive(draw, **controls))
+    parameters = inspect.signature(draw).parameters
+    others = {name: ipywidgets.fixed(parameters[name].default) for name in parameters if name not in controls}
+    panel = ipywidgets.interactive(draw, **controls, **others)
+    if quiet() or not someone_can_drag():
+        print("In JupyterLab, controls appear here for: " + ", ".join(controls) + ".")
+    else:
+        display(panel)
 
 
 def someone_can_drag() -> bool:
