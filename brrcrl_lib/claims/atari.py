@@ -193,6 +193,9 @@ def protocols(rows: pd.DataFrame, config: Any) -> pd.DataFrame:
         "gradient steps": " or ".join(f"{count:,}" for count in steps),
         "batch": f"{config.batch_size}",
         "network": "light: 16 and 32 filters, 256 units" if config.encoder in ("auto", "light") else "Nature CNN",
+        "frames": "the data's mean frame taken off, divided by one standard deviation"
+        if config.standardise_frames
+        else "divided by 255",
         "how returns are learned": "both, in separate rows",
         "discount": "0.95",
         "return buckets": f"{config.buckets} from the data's lowest (at most 0) to its largest return",

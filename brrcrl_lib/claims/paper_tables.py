@@ -64,6 +64,7 @@ ATARI_PROTOCOL = {
     "gradient steps": "3,000,000",
     "batch": "32",
     "network": "not stated; Nature CNN in the released code",
+    "frames": "how they are scaled is not stated",
     "how returns are learned": "likelihood of the observed return (text); projected Bellman target (released code)",
     "discount": "0.95",
     "return buckets": "51 from 0 to 10, every game",
