@@ -143,16 +143,19 @@ def _draw_actions(axis: Axes, table: JointTable, bucket: Tensor) -> None:
 # -- targets -----------------------------------------------------------------------------------------------------
 
 
-def draw_chances(axis: Axes, chances: Mapping[str, np.ndarray], delta: float) -> None:
-    """Cumulative shares of P(R >= target | s) over states [n], one line per rule, on a logarithmic scale."""
-    for (name, values), line, color in zip(chances.items(), ("-", "--", "-."), (COLORS["ours"], COLORS["vanilla"],
-                                           COLORS["schedule"]), strict=False):  # fmt: skip
-        ordered = np.sort(np.maximum(values, 1e-12))
-        axis.step(ordered, np.arange(1, len(ordered) + 1) / len(ordered), line, where="post", color=color, label=name)
-    axis.axvline(delta, color=COLORS["exact"], lw=1.2, ls=":")
-    axis.annotate(f"δ = {delta:g}", (delta, 0.02), xytext=(-4, 2), textcoords="offset points", ha="right", fontsize=9)
-    axis.set(xscale="log", xlabel="P(R ≥ target | s), by the model", ylabel="share of states below", ylim=(0, 1.02))
-    axis.legend(fontsize=9, loc="upper left")
+def draw_cumulative(axis: Axes, values: Mapping[str, np.ndarray], label: str) -> None:
+    """Share of the states [n] whose value is at most x, one line per rule."""
+    lines = (("-", COLORS["ours"]), ("--", COLORS["vanilla"]), ("-.", COLORS["schedule"]))
+    for (name, found), (line, color) in zip(values.items(), lines, strict=False):
+        share = np.arange(1, len(found) + 1) / len(found)
+        axis.step(np.sort(found), share, line, where="post", color=color, label=name)
+    axis.set(xlabel=label, ylabel="share of states below", ylim=(0, 1.02))
+
+
+def mark_at(axis: Axes, x: float, text: str) -> None:
+    """A dotted line with a name at its foot."""
+    axis.axvline(x, color=COLORS["exact"], lw=1.2, ls=":")
+    axis.annotate(text, (x, 0.02), xytext=(-4, 2), textcoords="offset points", ha="right", fontsize=9)
 
 
 def draw_game(axis: Axes, trace: pd.DataFrame, last: int = 300) -> None:

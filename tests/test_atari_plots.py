@@ -77,10 +77,14 @@ def test_a_belief_draws_the_table_its_sums_and_theta() -> None:
     plt.close(figure)
 
 
-def test_chances_and_games_draw_their_numbers(axis: Axes) -> None:
-    atari_plots.draw_chances(axis, {"adaptive": np.array([0.2, 0.1]), "max": np.array([0.0, 1e-6])}, 0.1)
-    assert axis.lines[0].get_xdata().tolist() == [0.1, 0.2] and axis.lines[1].get_xdata()[0] > 0
-    axis.clear()
+def test_shares_of_states_add_up(axis: Axes) -> None:
+    atari_plots.draw_cumulative(axis, {"adaptive": np.array([0.2, 0.1]), "max": np.array([0.0])}, "chance")
+    assert [point.tolist() for point in axis.lines[0].get_data()] == [[0.1, 0.2], [0.5, 1.0]]
+    atari_plots.mark_at(axis, 0.1, "δ")
+    assert axis.lines[-1].get_xdata()[0] == 0.1 and axis.texts[0].get_text() == "δ"
+
+
+def test_a_game_shows_its_first_steps_and_where_it_paid(axis: Axes) -> None:
     trace = pd.DataFrame({"step": [0, 1, 2, 9], "reward": [0.0, 1.0, -1.0, 0.0], "target": [0.1] * 4,
                           "observed": [0.2, 1.0, -1.0, 0.0]})  # fmt: skip
     atari_plots.draw_game(axis, trace, last=5)

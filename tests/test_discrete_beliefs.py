@@ -32,8 +32,6 @@ def test_tables_are_those_of_the_model_whatever_the_batch() -> None:
     steps = torch.tensor([3, 0, 10, 7, 7])
     found = beliefs.tables(model, source, steps, batch=2)
     assert torch.allclose(found.logits, model(source.rows[steps]).logits, atol=1e-6)
-    doubled = beliefs.tables(model, source, steps, change=lambda x: 2 * x)
-    assert torch.allclose(doubled.logits, model(2 * source.rows[steps]).logits, atol=1e-6)
     assert beliefs.one_state(found, 2).logits.shape == (1, 3, BUCKETS.count)
 
 
@@ -69,17 +67,22 @@ def test_steps_are_spread_over_games_and_leave_out_partly_black_stacks() -> None
     assert few[0] == 3 and few[-1] == 199 and len(few) == 3
 
 
-def test_grain_is_small_and_flips_are_counted() -> None:
-    frames = torch.randint(256, (2, 4, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
-    grainy = beliefs.grain(3, torch.Generator().manual_seed(0))(frames)
-    difference = (grainy.int() - frames.int()).abs()
-    assert grainy.dtype == torch.uint8 and 0 < int(difference.max()) <= 3
-    one, other = torch.zeros(4, 2, 2), torch.zeros(4, 2, 2)
-    one[:, 0, 1] = 1.0
-    other[:3, 0, 1], other[3, 1, 1] = 1.0, 1.0  # another action in the last state
-    last = lambda table: torch.ones(4, dtype=torch.int64)  # noqa: E731
-    assert beliefs.flips(JointTable(one), JointTable(other), last) == 0.25
-    assert beliefs.flips(JointTable(one), JointTable(one), last) == 0
+def test_a_wish_pulls_no_further_than_it_is_improbable(table: JointTable) -> None:
+    """KL of a conditional from what it conditions is at most -log of the condition's probability; sums by hand."""
+    for bucket in range(BUCKETS.count):
+        index = torch.full((6,), bucket)
+        pulled, chance = beliefs.pull(table, index), beliefs.chance(table, index)
+        assert (pulled >= -1e-5).all() and (pulled <= -chance.log() + 1e-4).all()
+    assert torch.allclose(beliefs.pull(table, torch.zeros(6, dtype=torch.int64)), torch.zeros(6), atol=1e-5)
+    state, bucket = 2, 7
+    joint = table.log_joint().exp()[state].double()
+    usual, wanted = joint.sum(1), joint[:, bucket:].sum(1) / joint[:, bucket:].sum()
+    index = torch.full((6,), bucket)
+    expected = sum(float(w) * np.log(float(w / u)) for w, u in zip(wanted, usual, strict=True))
+    assert float(beliefs.pull(table, index)[state]) == pytest.approx(expected, rel=1e-3)
+    forecast = beliefs.forecasts(table, BUCKETS)[state].double()
+    bought = float((wanted * forecast).sum() - (usual * forecast).sum())
+    assert float(beliefs.gain(table, BUCKETS, index)[state]) == pytest.approx(bought, rel=1e-3)
 
 
 # -- points ------------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -30,21 +29,12 @@ def spread_steps(lengths: Any, count: int, stack: int = 4) -> Tensor:
 
 
 @torch.no_grad()
-def tables(
-    model: JointReturnModel,
-    source: States,
-    steps: Tensor,
-    change: Callable[[Tensor], Tensor] | None = None,
-    batch: int = 256,
-) -> JointTable:
-    """The table of each of the recorded `steps` [n]; with `change`, after that was done to the observations."""
+def tables(model: JointReturnModel, source: States, steps: Tensor, batch: int = 256) -> JointTable:
+    """The table of each of the recorded `steps` [n], on the CPU."""
     device = next(model.parameters()).device
-    logits = []
-    for chosen in steps.split(batch):
-        observations = source.observations(chosen)
-        observations = observations if change is None else change(observations)
-        logits.append(model(observations.to(device)).logits.cpu())
-    return JointTable(torch.cat(logits))
+    return JointTable(
+        torch.cat([model(source.observations(chosen).to(device)).logits.cpu() for chosen in steps.split(batch)])
+    )
 
 
 def one_state(table: JointTable, index: int) -> JointTable:
@@ -78,17 +68,16 @@ def chance(table: JointTable, bucket: Tensor) -> Tensor:
     return (-table.energy(bucket)).exp().sum(-1)
 
 
-def grain(strength: int, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
-    """A change that no player would see: every pixel [B, ...] uint8 moves by up to `strength` grey levels."""
+def pull(table: JointTable, bucket: Tensor) -> Tensor:
+    """KL(p(a | s, R >= theta) || p(a|s)) in nats, [n]: how far a wish takes the agent from what the data do here.
 
-    def add(observations: Tensor) -> Tensor:
-        noise = torch.randint(-strength, strength + 1, observations.shape, generator=generator)
-        return (observations.int() + noise).clamp(0, 255).to(torch.uint8)
+    At most -log P(R >= theta | s), so that the adaptive rule is held by -log delta (Theorem 1), and Max by nothing.
+    """
+    wanted, usual = table.log_actions_reaching(bucket), table.log_actions()
+    return (wanted.exp() * (wanted - usual)).sum(-1)
 
-    return add
 
-
-def flips(before: JointTable, after: JointTable, rule: Callable[[JointTable], Tensor]) -> float:
-    """Share of the states whose likeliest action of p(a | s, R >= theta) changes; `rule` gives theta's bucket [n]."""
-    first, second = (table.log_actions_reaching(rule(table)).argmax(-1) for table in (before, after))
-    return float((first != second).float().mean())
+def gain(table: JointTable, buckets: ReturnBuckets, bucket: Tensor) -> Tensor:
+    """What the wish buys by the model's own forecasts, [n]: E[R|s,a] under p(a | s, R >= theta), minus under p(a|s)."""
+    change = table.log_actions_reaching(bucket).exp() - table.log_actions().exp()
+    return (change * forecasts(table, buckets)).sum(-1)
