@@ -137,6 +137,7 @@ def _draw_actions(axis: Axes, table: JointTable, bucket: Tensor) -> None:
     axis.tick_params(labelleft=False)
     axis.set_xlabel("probability of the action", fontsize=10)
     axis.set_xlim(0, max(0.5, 1.05 * max(prior.max(), wanted.max())))
+    axis.locator_params(axis="x", nbins=4)
     axis.grid(visible=False, axis="y")
 
 
@@ -168,5 +169,6 @@ def draw_game(axis: Axes, trace: pd.DataFrame, last: int = 300) -> None:
     low, high = axis.get_ylim()
     for paid, marker, height in ((shown["reward"] > 0, "^", high), (shown["reward"] < 0, "v", low)):
         steps = shown.loc[paid, "step"]
-        axis.plot(steps, np.full(len(steps), height), marker, ms=6, color="black", clip_on=False, ls="")
+        if len(steps):  # an empty line that is not clipped would pull the layout to the corner
+            axis.plot(steps, np.full(len(steps), height), marker, ms=6, color="black", clip_on=False, ls="")
     axis.set(xlabel="step of the game", ylabel="return", ylim=(low, high))
