@@ -22,6 +22,7 @@ from brrcrl_lib.datasets.offline import OfflineDataset
 from brrcrl_lib.devices import generator
 from brrcrl_lib.losses import Batch
 from brrcrl_lib.models import BayesianModel
+from brrcrl_lib.results import model_name
 from brrcrl_lib.returns import ReturnBuckets
 from brrcrl_lib.runs import ROOT
 from brrcrl_lib.train import Run, fit, load_run
@@ -29,11 +30,6 @@ from brrcrl_lib.train import Run, fit, load_run
 MODELS = Path(os.environ.get("BRRCRL_MODELS") or ROOT / "data" / "models")
 
 # -- models ------------------------------------------------------------------------------------------------------
-
-
-def model_name(dataset_id: str) -> str:
-    """`brrcrl/hopper/medium-replay-v0` -> `hopper-medium-replay`."""
-    return "-".join(dataset_id.split("/")[-2:]).rsplit("-v", 1)[0]
 
 
 def available_models(folder: Path = MODELS) -> list[str]:

@@ -13,6 +13,7 @@ from brrcrl_lib.plots import COLORS
 from brrcrl_lib.verdicts import Effect
 
 STYLES = {"authors": (COLORS["ours"], "o", "-"), "paper": (COLORS["vanilla"], "s", "--")}
+STYLES |= {"Monte Carlo": STYLES["authors"], "distributional TD": STYLES["paper"]}
 METHOD_STYLES = {
     "BR-RCRL": (COLORS["ours"], "o", "-"),
     "vanilla, DT scheduler": (COLORS["vanilla"], "s", "--"),

@@ -23,7 +23,7 @@ from brrcrl_lib.datasets.registry import DatasetError
 from brrcrl_lib.devices import track, use_one_thread
 from brrcrl_lib.families import FAMILIES, needs_next
 from brrcrl_lib.grids import Cell, cells
-from brrcrl_lib.results import RESULTS, TRACE_COLUMNS, read_grid, read_results
+from brrcrl_lib.results import RESULTS, TRACE_COLUMNS, model_name, read_grid, read_results
 from brrcrl_lib.runs import ROOT, atomic_path, write_json
 
 WORK = ROOT / "runs" / "experiments"
@@ -244,23 +244,28 @@ def merge(config: ExperimentConfig, wanted: list[Cell]) -> None:
             pd.DataFrame(ordered).to_csv(temporary, index=False)
 
 
-def ship_models(grid: str = "engine", folder: Path = ROOT / "data" / "models", work: Path = WORK) -> list[Path]:
+def ship_models(
+    grid: str = "engine",
+    folder: Path = ROOT / "data" / "models",
+    work: Path = WORK,
+    only: Callable[[Cell], bool] = lambda cell: True,
+) -> list[Path]:
     """Export the finished seed-0 BR-RCRL models of a grid as data/models/<env>-<kind>-<objective>.safetensors.
 
-    Those of ladders are called <game>-<learner>.safetensors.
+    Those of ladders are called <game>-ladder-<learner>.safetensors. `only` chooses among the cells of the grid.
     """
     from brrcrl_lib.checkpoints import Checkpoint
     from brrcrl_lib.train import export_model
 
     shipped = []
-    for cell in {cell.train_key: cell for cell in cells(grid) if cell.seed == 0}.values():
+    for cell in {cell.train_key: cell for cell in cells(grid) if cell.seed == 0 and only(cell)}.values():
         run = train_directory(cell, work)
         objective = cell.training.get(FAMILIES[cell.family].objective)
         if objective is None or not (run / "checkpoint.safetensors").exists():
             continue
         about = Checkpoint.load(run / "checkpoint.safetensors").about
         if about["step"] == about["config"]["steps"]:
-            name = "-".join(cell.dataset.split("/")[1:]).rsplit("-v", 1)[0]
+            name = model_name(cell.dataset)
             shipped.append(folder / f"{name}-{objective}.safetensors")
             export_model(run, shipped[-1])
             shutil.copyfile(run / "metrics.csv", folder / f"{name}-{objective}-metrics.csv")

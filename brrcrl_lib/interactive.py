@@ -25,11 +25,12 @@ def explore(draw: Callable[..., Any], **controls: Any) -> None:
 
     parameters = inspect.signature(draw).parameters
     others = {name: ipywidgets.fixed(parameters[name].default) for name in parameters if name not in controls}
-    panel = ipywidgets.interactive(draw, **controls, **others)
-    if quiet() or not someone_can_drag():
-        print("In JupyterLab, controls appear here for: " + ", ".join(controls) + ".")
-    else:
+    seen = someone_can_drag() and not quiet()
+    panel = ipywidgets.interactive(draw, {"manual": not seen}, **controls, **others)  # manual: draws when it is told to
+    if seen:
         display(panel)
+    else:
+        print("In JupyterLab, controls appear here for: " + ", ".join(controls) + ".")
 
 
 def someone_can_drag() -> bool:

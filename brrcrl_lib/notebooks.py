@@ -64,7 +64,7 @@ def begin(name: str, namespace: Mapping[str, Any]) -> NotebookRun:
     use_one_thread()
     device = pick_device(values.get("device", "cpu"))
     preset = values.get("preset", "recorded")
-    dataset = values.get("dataset", "none needed")
+    dataset = values.get("dataset") or values.get("game", "none needed")
     print(f"preset: {preset} ({PRESETS[preset]}) | device: {device} | dataset: {dataset}")
     return NotebookRun(name, preset, device, values)
 

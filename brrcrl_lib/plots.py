@@ -60,11 +60,15 @@ def figures_directory() -> Path:
     return Path(os.environ.get("BRRCRL_FIGURES") or ROOT / "figures")
 
 
+def figures_of(smoke: bool) -> Path:
+    """Where a run's pictures go: those of a smoke run stay away from the real ones."""
+    return ROOT / "runs" / "smoke_figures" if smoke and "BRRCRL_FIGURES" not in os.environ else figures_directory()
+
+
 def save_figure(figure: Figure, name: str, smoke: bool = False) -> Path:
     """Write `figures/<name>.png`. A smoke run marks the picture and keeps it away from the real ones."""
-    folder = figures_directory()
+    folder = figures_of(smoke)
     if smoke:
-        folder = folder if "BRRCRL_FIGURES" in os.environ else ROOT / "runs" / "smoke_figures"
         figure.text(0.5, 0.5, "smoke run: numbers claim nothing", color="0.6", alpha=0.5, size=20, rotation=20,
                     ha="center", va="center")  # fmt: skip
     path = folder / f"{name}.png"

@@ -118,6 +118,15 @@ def short_name(dataset_id: str) -> str:
     return " ".join(dataset_id.split("/")[-2:]).rsplit("-v", 1)[0]
 
 
+def model_name(dataset_id: str) -> str:
+    """How files of a dataset's models begin: `brrcrl/hopper/medium-replay-v0` -> `hopper-medium-replay`,
+    `ladder/pong` -> `pong-ladder`."""
+    kind, _, game = dataset_id.partition("/")
+    if kind in ("ladder", "sample"):
+        return f"{game}-{kind}"
+    return "-".join(dataset_id.split("/")[-2:]).rsplit("-v", 1)[0]
+
+
 def order_datasets(names: Iterable[str]) -> list[str]:
     """Datasets in the order of the kit: hopper, walker2d, halfcheetah; replay, medium, medium-expert, expert; games."""
     environments = ("hopper", "walker2d", "halfcheetah", *GAMES)

@@ -42,6 +42,11 @@ def mean_interval(rows: pd.DataFrame, seed: int = 0) -> Interval:
     return Interval(float(returns.mean()), float(low), float(high))
 
 
+def decimals(env: str) -> int:
+    """Digits behind the point that a return deserves: a game of Pong is decided by single points."""
+    return 1 if env.startswith("ALE/") else 0
+
+
 @dataclass(frozen=True)
 class Effect:
     """How much more one setting earns than another on one dataset, in raw return."""
@@ -63,8 +68,8 @@ class Effect:
         return Interval(*(float(normalised_std(self.env, value)) for value in self.difference))
 
     def __str__(self) -> str:
-        low, high = self.difference.low, self.difference.high
-        return f"{self.where} {self.difference.estimate:+,.0f} [{low:+,.0f}, {high:+,.0f}]"
+        estimate, low, high = (f"{value:+,.{decimals(self.env)}f}" for value in self.difference)
+        return f"{self.where} {estimate} [{low}, {high}]"
 
 
 def compare(where: str, ours: pd.DataFrame, theirs: pd.DataFrame, seed: int = 0) -> Effect:

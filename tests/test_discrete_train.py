@@ -47,14 +47,15 @@ class Store:
 
     def __init__(self) -> None:
         generator = torch.Generator().manual_seed(0)
-        self.frames = torch.randint(256, (12, 4, 84, 84), generator=generator, dtype=torch.uint8)
+        self.stacks = torch.randint(256, (12, 4, 84, 84), generator=generator, dtype=torch.uint8)
+        self.frames = self.stacks[:11, -1].numpy()  # [steps, 84, 84]
         self.rtg = 2 * torch.rand(11, generator=generator) - 1
 
     def sample(self, batch_size: int, generator: torch.Generator, with_next: bool = False) -> SimpleNamespace:
         chosen = torch.randint(11, (batch_size,), generator=generator)
         return SimpleNamespace(
-            observations=self.frames[chosen], actions=chosen % 6, rtg=self.rtg[chosen], rewards=torch.ones(batch_size),
-            dones=chosen == 10, indices=chosen, next_observations=self.frames[chosen + 1] if with_next else None,
+            observations=self.stacks[chosen], actions=chosen % 6, rtg=self.rtg[chosen], rewards=torch.ones(batch_size),
+            dones=chosen == 10, indices=chosen, next_observations=self.stacks[chosen + 1] if with_next else None,
         )  # fmt: skip
 
 
@@ -123,9 +124,53 @@ def test_frames_train_through_the_same_classes(tmp_path: Path, encoder: str, lea
     run = fit_discrete(config, frame_data(config), tmp_path)
     assert (run.model.buckets.low, run.model.buckets.high) == (-1.25, 1.25)  # Pong's own range
     again = load_discrete_run(tmp_path, "cpu")
-    frames = Store().frames[:3]
+    frames = Store().stacks[:3]
     torch.testing.assert_close(again.model(frames).logits, run.model(frames).logits)
     assert again.about["reward_clip"] == 1.0
+
+
+def test_frames_are_standardised_by_the_data_unless_the_config_says_otherwise() -> None:
+    store, config = Store(), tiny(learner="distributional_td")
+    stacks = store.stacks[:2].float()
+    mean = torch.from_numpy(store.frames).double().mean(0)
+    std = (torch.from_numpy(store.frames) - mean).square().mean().sqrt()
+    modules = initial_modules(config, frame_data(config))
+    for name in ("model", "behaviour", "target"):
+        encoder = modules[name].encoder
+        expected = encoder.net(((stacks - mean) / std).float())
+        torch.testing.assert_close(encoder(store.stacks[:2]), expected, atol=1e-5, rtol=1e-4)
+    plain = initial_modules(tiny(standardise_frames=False), frame_data(config))["model"].encoder
+    torch.testing.assert_close(plain(store.stacks[:2]), plain.net(stacks / 255))
+
+
+class Ball(Store):
+    """A bright ball of four pixels on a grey field: on the left half it means a return of -1, on the right of 1."""
+
+    def __init__(self) -> None:
+        places = torch.randint(83, (400, 2), generator=torch.Generator().manual_seed(0))
+        field = torch.full((400, 84, 84), 87, dtype=torch.uint8)
+        for frame, (row, column) in zip(field, places.tolist(), strict=True):
+            frame[row : row + 2, column : column + 2] = 236
+        self.frames, self.stacks = field.numpy(), field[:, None].expand(-1, 4, -1, -1)
+        self.rtg = torch.where(places[:, 1] < 41, -1.0, 1.0)
+
+    def sample(self, batch_size: int, generator: torch.Generator, with_next: bool = False) -> SimpleNamespace:
+        chosen = torch.randint(400, (batch_size,), generator=generator)
+        return SimpleNamespace(
+            observations=self.stacks[chosen], actions=chosen % 2, rtg=self.rtg[chosen], dones=chosen < 0,
+            rewards=torch.zeros(batch_size), indices=chosen, next_observations=None,
+        )  # fmt: skip
+
+
+def test_a_ball_is_found_sooner_without_the_background() -> None:
+    """Frames divided by 255 give p(R), half and half, when standardised ones already give p(R|s)."""
+    known = {}
+    for standardise in (True, False):
+        config = DiscreteConfig(
+            steps=50, batch_size=32, log_every=10, device="cpu", standardise_frames=standardise, encoder="light"
+        )
+        known[standardise] = fit_discrete(config, FrameData(Ball(), False)).metrics[-1]["return_nll"]
+    assert known[True] < 0.25 and known[False] > 0.5  # knowing nothing but p(R) costs log 2 = 0.69
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)

@@ -15,6 +15,7 @@ def test_without_a_front_end_the_controls_are_named(monkeypatch, capsys):
     monkeypatch.setattr(interactive, "display", lambda panel: pytest.fail("nobody is there to see it"))
     interactive.explore(draw, delta=(0.01, 0.99, 0.01), start=(0, 20, 1))
     assert "delta, start" in capsys.readouterr().out
+    interactive.explore(lambda delta=0.1: pytest.fail("nobody is there to draw for"), delta=(0.01, 0.99, 0.01))
 
 
 def test_a_person_gets_one_slider_per_control_at_the_default(monkeypatch):

@@ -43,6 +43,8 @@ def trend(rows: pd.DataFrame) -> pd.DataFrame:
     for dataset in order_datasets(rows["dataset"]):
         for objective in dict.fromkeys(rows["objective"]):
             chosen = select(rows, dataset=dataset, objective=objective)
+            if chosen.empty:
+                continue
             table = chosen.pivot(index="delta", columns="train_seed", values="return_mean").sort_index(ascending=False)
             ambition = np.arange(len(table))
             ranks = [np.corrcoef(ambition, table[seed].rank())[0, 1] for seed in table]

@@ -1,4 +1,4 @@
-"""Numbers that the paper reports: normalised scores on D4RL v2, 10 episodes and 5 seeds, its own environments.
+"""Numbers that the paper reports: normalised scores, 10 episodes, its own environments and data (D4RL v2; Atari below).
 
 They stand beside ours to compare the order of methods, never to be subtracted from them: the kit's datasets are its
 own, on Gymnasium v5.
@@ -37,3 +37,43 @@ TABLE_TOP_SHARES = pd.DataFrame(
     index=pd.MultiIndex.from_product([("Decision Transformer", "BR-RCRL"), ("100%", "50%", "20%")]),
 )
 """Appendix, "RTG Independence Problem in DT": trained on the best part of medium-replay."""
+
+# -- Atari: other data and other units ---------------------------------------------------------------------------
+
+TABLE_2 = pd.DataFrame(
+    {
+        "breakout": [136.5, 496.7, 282.4, 889.0, 293.6, 1239.2],
+        "qbert": [38.3, 52.1, 63.7, 103.0, 60.1, 117.4],
+        "pong": [1.9, 119.3, 98.7, 130.7, 113.0, 138.0],
+        "seaquest": [1.6, 14.5, 19.2, 17.9, 7.2, 7.1],
+    },
+    index=["BC", "QR-DQN", "REM", "CQL", "DT", "BR-RCRL"],
+)
+"""Table 2: normalised scores on 10% of the DQN replay data; its own method over 5 seeds.
+
+0 is a random player and 100 a human one, whose scores the paper does not list; see `scores.PAPER_REFERENCES`. The
+other methods' numbers are from their own papers, except DT's, which the authors ran again on the 10% data.
+"""
+
+TABLE_2_SPREAD = pd.Series({"breakout": 104.2, "qbert": 13.5, "pong": 2.2, "seaquest": 3.1})
+"""The +- of BR-RCRL in Table 2."""
+
+ATARI_PROTOCOL = {
+    "data": "10% of the replay buffer of an online DQN",
+    "transitions": "5,000,000 per game",
+    "gradient steps": "3,000,000",
+    "batch": "32",
+    "network": "not stated; Nature CNN in the released code",
+    "frames": "how they are scaled is not stated",
+    "how returns are learned": "likelihood of the observed return (text); projected Bellman target (released code)",
+    "discount": "0.95",
+    "return buckets": "51 from 0 to 10, every game",
+    "target": "adaptive, δ = 0.1",
+    "random actions": "1%",
+    "games per training": "10",
+    "trainings": "5",
+    "a game is cut off after": "not stated",
+    "human scores": "cites Hafner et al. (2020), seems to divide by those of Mnih et al. (2015)",
+    "memory": "about 150 GB",
+}
+"""Sections 5.1 and 5.2, Table 2 and the appendix's table of hyperparameters for Atari; the network is the code's."""

@@ -13,7 +13,7 @@ import pandas as pd
 
 from brrcrl_lib.results import DEFAULTS, order_datasets, select, short_name
 from brrcrl_lib.scores import Interval, iqm_interval, normalised_score
-from brrcrl_lib.verdicts import Verdict, episode_returns, judge, mean_interval
+from brrcrl_lib.verdicts import Verdict, decimals, episode_returns, judge, mean_interval
 
 Settings = Mapping[str, Mapping[str, Any]]
 
@@ -41,19 +41,20 @@ def summarise(rows: pd.DataFrame, settings: Settings) -> pd.DataFrame:
                     "high": interval.high,
                     "score": float(normalised_score(chosen["env"].iloc[0], interval.estimate)),
                     "seeds": tuple(episode_returns(chosen).mean(1)),
+                    "decimals": decimals(str(chosen["env"].iloc[0])),
                 }
             )
     return pd.DataFrame(lines)
 
 
 def readable(summary: pd.DataFrame, value: str = "return") -> pd.DataFrame:
-    """Settings down, datasets across: `mean [low, high]` in whole returns, or the normalised score."""
-    shown = summary.assign(
-        text=[
-            f"{line['score']:.1f}" if value == "score" else f"{line['return']:,.0f} [{line.low:,.0f}, {line.high:,.0f}]"
-            for _, line in summary.iterrows()
-        ]
-    )
+    """Settings down, datasets across: `mean [low, high]` in returns, or the normalised score."""
+
+    def text(line: pd.Series) -> str:
+        estimate, low, high = (f"{line[name]:,.{line['decimals']}f}" for name in ("return", "low", "high"))
+        return f"{line['score']:.1f}" if value == "score" else f"{estimate} [{low}, {high}]"
+
+    shown = summary.assign(text=[text(line) for _, line in summary.iterrows()])
     table = shown.pivot(index="setting", columns="dataset", values="text").fillna("-")
     order = list(dict.fromkeys(summary["setting"]))
     table = table.loc[order, list(dict.fromkeys(summary["dataset"]))]

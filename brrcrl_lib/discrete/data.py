@@ -80,8 +80,8 @@ class DiscreteData(Protocol):
         """Reward-to-go of every transition, [steps], on the CPU: sets the range of the buckets."""
         ...
 
-    def standardisation(self) -> tuple[Tensor, Tensor] | None:
-        """Mean and standard deviation of vectors, each [k]; None for pixels, which are divided by 255."""
+    def standardisation(self) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation: of vectors each [k]; of frames [height, width] and one number for all pixels."""
         ...
 
     def sample(self, batch_size: int, generator: torch.Generator) -> DiscreteBatch:

@@ -47,11 +47,15 @@ def channels_last(observations: Tensor) -> Tensor:
 
 
 class PixelEncoder(nn.Module):
-    """Stacked frames [B, frames, height, width] of 0..255; bytes cross to the device, and are scaled there."""
+    """Stacked frames [B, frames, height, width] of 0..255; bytes cross to the device, and are scaled there.
+
+    Until statistics of the data are loaded into its standardiser, that divides by 255.
+    """
 
     def __init__(self, shape: Sequence[int], kind: str = "nature") -> None:
         super().__init__()
         channels, height, width = shape
+        self.standardise = Standardiser(torch.zeros(height, width), torch.tensor(255.0))
         convolutions, self.width = CONVOLUTIONS[kind]
         layers: list[nn.Module] = []
         for filters, size, stride in convolutions:
@@ -63,7 +67,7 @@ class PixelEncoder(nn.Module):
 
     def forward(self, observations: Tensor) -> Tensor:
         """Features [B, width]."""
-        return self.net(channels_last(observations) * (1 / 255))
+        return self.net(self.standardise(channels_last(observations)))
 
 
 Encoder = VectorEncoder | PixelEncoder

@@ -6,6 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,6 +27,7 @@ class FrameSource(Protocol):
     discount: float
     clip_rewards: bool  # to [-1, 1]
     rtg: Tensor  # [steps] float32
+    frames: np.ndarray  # [steps, height, width] uint8
 
     @property
     def action_count(self) -> int: ...
@@ -51,8 +53,12 @@ class FrameData:
         self.observation_shape: tuple[int, ...] = (self.frames, *store.shape)
         self.reward_clip = 1.0 if store.clip_rewards else None
 
-    def standardisation(self) -> None:
-        return None
+    def standardisation(self) -> tuple[Tensor, Tensor]:
+        """The mean frame [height, width], and the standard deviation around it over all pixels, of 1,000 steps."""
+        steps = np.linspace(0, len(self.rtg) - 1, min(1_000, len(self.rtg))).round().astype(np.int64)
+        frames = torch.from_numpy(self.store.frames[steps]).float()  # [n, height, width]
+        mean = frames.mean(0)
+        return mean, (frames - mean).square().mean().sqrt().clamp(min=1.0)
 
     def sample(self, batch_size: int, generator: torch.Generator) -> DiscreteBatch:
         drawn = self.store.sample(batch_size, generator, with_next=self.with_next)

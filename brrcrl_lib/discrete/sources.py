@@ -11,7 +11,7 @@ from pathlib import Path
 
 import gymnasium as gym
 
-from brrcrl_lib.datasets.atari import rom_name
+from brrcrl_lib.datasets.atari import GAMES, rom_name
 from brrcrl_lib.datasets.frame_format import frames_root, read_about
 from brrcrl_lib.datasets.frame_pack import import_sample
 from brrcrl_lib.datasets.frames import FrameStore, open_frames
@@ -100,3 +100,9 @@ def _is_store(folder: Path) -> bool:
 
 def _rollout(game: str) -> str:
     return f"brrcrl data rollout --ladder {game} --steps {LADDER_STEPS} --seed {LADDER_SEED}"
+
+
+def shipped_samples() -> list[str]:
+    """The games of the samples that ship, the paper's four first."""
+    here = {path.stem for path in SAMPLES.glob("*.npz")}
+    return [game for game in GAMES if game in here] + sorted(here - set(GAMES))

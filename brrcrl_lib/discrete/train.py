@@ -120,7 +120,7 @@ def initial_modules(config: DiscreteConfig, data: DiscreteData) -> dict[str, nn.
     statistics = data.standardisation()
     for module in modules.values():
         encoder = cast(DiscreteModel, module).encoder
-        if isinstance(encoder, VectorEncoder) and statistics is not None:
+        if isinstance(encoder, VectorEncoder) or config.standardise_frames:
             encoder.standardise.load_state_dict({"mean": statistics[0], "std": statistics[1]})
     if config.bootstraps:
         modules["target"] = deepcopy(modules["model"]).requires_grad_(False)
