@@ -34,7 +34,7 @@ class DiscreteConfig:
     """bayesian (BR-RCRL's joint table), vanilla (p(a|s,R) with the return as an input) or cloning (p(a|s))."""
     learner: str = "monte_carlo"
     """monte_carlo (the paper's text) or distributional_td (the released code): how the table learns returns."""
-    steps: int = 6_000
+    steps: int = 4_000
     """Gradient steps. The paper takes 3,000,000."""
     batch_size: int = 128
     """Transitions per step. The paper takes 32."""
@@ -44,7 +44,7 @@ class DiscreteConfig:
     """Weight of the action logits' mean square; None: 0.5 for distributional_td (the released code), 0 for
     monte_carlo, whose equation has no such term."""
     target_every: int = 20
-    """Steps between updates of distributional_td's slow copy. The paper takes 8,000, in a run 500 times as long; what
+    """Steps between updates of distributional_td's slow copy. The paper takes 8,000, in a run 750 times as long; what
     counts is that there are many more updates than steps until a reward is discounted away."""
     next_policy: str = "cloned"
     """Who acts in the next state of distributional_td: cloned (a second network, as in the released code) or own
