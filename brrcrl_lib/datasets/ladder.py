@@ -143,8 +143,10 @@ def _fill(writer: FrameWriter, actors: list[AtariActor], envs: list[AtariEnv], c
     bar = track(total=config.steps, initial=int(steps.sum()), unit="step", desc=envs[0].game)
     while (steps < share).any():
         policy = int(np.argmin(steps))
-        typical = steps[policy] / games[policy] if games[policy] else 1_000
-        count = min(2 * len(envs), math.ceil((share - steps[policy]) / typical))
+        if games[policy]:  # how long its games are is known
+            count = min(2 * len(envs), math.ceil((share - steps[policy]) * games[policy] / steps[policy]))
+        else:
+            count = max(1, len(envs) // 2)
         first = LADDER_SEED + 1_000_000 * config.seed + int(games.sum())
         for game in play_games(actors[policy], envs, range(first, first + count), on_step=bar.update):
             game.append_to(writer, policy)
