@@ -41,7 +41,8 @@ def folder(tmp_path_factory) -> Path:
              "method": cell.training.get("method", "bayesian"), "objective": learner, "variant": "{}",
              "train_seed": cell.seed, **vars(DiscreteInference()), **cell.inference, "episodes": 10,
              "return_mean": fmean(returns), "returns": json.dumps(returns),
-             "score": float(normalised_score(ENVS[game], fmean(returns))), "reference": "{}", "train_steps": cell.config.steps,
+             "score": float(normalised_score(ENVS[game], fmean(returns))), "reference": "{}",
+             "train_steps": cell.config.steps,
              "train_seconds": 200.0 if learner == "distributional_td" else 100.0, "max_steps": cell.max_steps,
              "cut_off": 1, "discount": 0.5, "reward_clip": 1.0, "preset": "laptop", "versions": "{}",
              "revision": "test"}
