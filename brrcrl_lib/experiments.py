@@ -30,8 +30,7 @@ WORK = ROOT / "runs" / "experiments"
 SMOKE_STEPS = 30
 """Length of a smoke run's episodes."""
 KEEP_FREED_MEMORY = {"MALLOC_TRIM_THRESHOLD_": "1000000000", "MALLOC_MMAP_THRESHOLD_": "1000000000"}
-"""For workers on Linux: batches of frames are megabytes, and giving them back to the system after each step cost a
-tenth to a quarter of the time of training on them. Other systems ignore it."""
+"""For workers: what one step frees the next takes again, where glibc would give it back to the system and ask anew."""
 
 
 @dataclass(frozen=True)

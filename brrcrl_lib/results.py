@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from brrcrl_lib.datasets.atari import GAMES
 from brrcrl_lib.returns import reward_to_go
 from brrcrl_lib.runs import ROOT
 
@@ -30,8 +31,6 @@ DISCRETE_DEFAULTS: dict[str, Any] = {
     "mode": "best", "epsilon": 0.01,
 }  # fmt: skip
 """The same for discrete actions, where `objective` is the learner."""
-GAMES = ("breakout", "qbert", "pong", "seaquest")
-"""In the order of the paper's Table 2."""
 
 
 def read_results(path: Path) -> pd.DataFrame:

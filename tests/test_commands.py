@@ -6,16 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-
-from brrcrl_lib.cli import main
+from command_line import call
 
 HOPPER = "brrcrl/hopper/medium-replay-v0"
-
-
-def call(*words: object) -> int:
-    with pytest.raises(SystemExit) as stop:
-        main([str(word) for word in words])
-    return stop.value.code if isinstance(stop.value.code, int) else 1
 
 
 @pytest.fixture(scope="module")

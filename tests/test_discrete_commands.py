@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from command_line import call
 from frame_cases import small_store
 
 from brrcrl_lib.checkpoints import Checkpoint
-from brrcrl_lib.cli import main
 from brrcrl_lib.commands import EvaluateCommand, evaluate_run
 from brrcrl_lib.datasets.atari import AtariConfig, AtariEnv
 from brrcrl_lib.datasets.episodes import Episode
@@ -31,12 +31,6 @@ from brrcrl_lib.families import FAMILIES, family_of_run
 
 HOPPER = "brrcrl/hopper/medium-replay-v0"
 CARTPOLE = "test/cartpole/random-v0"
-
-
-def call(*words: object) -> int:
-    with pytest.raises(SystemExit) as stop:
-        main([str(word) for word in words])
-    return stop.value.code if isinstance(stop.value.code, int) else 1
 
 
 @pytest.fixture(scope="module")
