@@ -93,6 +93,7 @@ COMMANDS = {  # name: (configuration, function, what it does)
     ),
     "data pack": ("datasets.frame_pack:PackConfig", "datasets.frame_pack:pack", "put games of a frame store in a file"),
     "data unpack": ("datasets.frame_pack:UnpackConfig", "datasets.frame_pack:unpack", "make such a file a frame store"),
+    "data cards": ("datasets.cards:CardsConfig", "datasets.cards:cards", "write the tables of data/README.md again"),
     "train": ("commands:TrainCommand", "commands:train", "fit a model to a dataset; resumable"),
     "evaluate": ("commands:EvaluateCommand", "commands:evaluate_command", "play a trained model"),
     "experiments run": ("experiments:ExperimentConfig", "experiments:run_grid", "run a grid of experiments; resumable"),

@@ -372,7 +372,7 @@ def test_damaged_samples_are_refused_and_leave_nothing(tmp_path):
             import_sample(file, tmp_path / "copy")
     with pytest.raises(DatasetError, match="no file at"):
         import_sample(tmp_path / "absent.npz", tmp_path / "copy")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["s", "sample.npz"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["s", "sample.json", "sample.npz"]
 
 
 def test_the_benchmark_measures_both_sides_in_one_run():

@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from brrcrl_lib.datasets.episodes import MANTISSA_BITS
+from brrcrl_lib.datasets.game_cards import games_table, ladders_table
 from brrcrl_lib.datasets.registry import data_root, list_datasets, read_metadata
 from brrcrl_lib.datasets.storage import FlatEpisodes
 from brrcrl_lib.runs import atomic_path, git_revision, versions
 
 BEGIN, END = "<!-- dataset cards: written by `brrcrl data publish` -->", "<!-- end of dataset cards -->"
+GAMES_BEGIN, GAMES_END = "<!-- cards of games: written by `brrcrl data cards` -->", "<!-- end of cards of games -->"
+
+
+@dataclass(frozen=True)
+class CardsConfig:
+    """Write the tables of data/README.md again, from the cards that lie beside the data."""
+
+    root: Path | None = None
+    """Folder of Minari datasets; by default MINARI_DATASETS_PATH or data/minari."""
+
+
+def cards(config: CardsConfig) -> Path:
+    """The command: like `write_cards`."""
+    return write_cards(config.root)
 
 
 def episode_statistics(pieces: Iterable[FlatEpisodes]) -> dict[str, Any]:
@@ -72,15 +88,27 @@ def cards_table(root: Path | str | None = None) -> str:
     return "\n".join(rows)
 
 
-def write_cards(root: Path | str | None = None, readme: Path | None = None) -> Path:
-    """Put the table into data/README.md (beside data/minari), between two marks; the rest of the file stays."""
-    readme = readme or data_root(root).parent / "README.md"
+def write_cards(root: Path | str | None = None) -> Path:
+    """Put the tables into data/README.md (beside data/minari), each between two marks; the rest of the file stays.
+
+    The tables of games come in only where there are games.
+    """
+    readme = data_root(root).parent / "README.md"
     text = readme.read_text() if readme.exists() else "# Data\n"
-    if BEGIN in text and END in text:
-        before, rest = text.split(BEGIN, 1)
-        after = rest.split(END, 1)[1]
+    text = _between(text, BEGIN, END, cards_table(root))
+    if list(readme.parent.glob("policies/atari/*/ladder.json")):
+        tables = f"{ladders_table(readme.parent)}\n\n{games_table(readme.parent)}"
+        text = _between(text, GAMES_BEGIN, GAMES_END, tables)
+    with atomic_path(readme) as temporary:
+        temporary.write_text(text)
+    return readme
+
+
+def _between(text: str, begin: str, end: str, content: str) -> str:
+    """`text` with `content` between the two marks, which are put at its end if it lacks them."""
+    if begin in text and end in text:
+        before, rest = text.split(begin, 1)
+        after = rest.split(end, 1)[1]
     else:
         before, after = text.rstrip("\n") + "\n\n", "\n"
-    with atomic_path(readme) as temporary:
-        temporary.write_text(f"{before}{BEGIN}\n\n{cards_table(root)}\n\n{END}{after}")
-    return readme
+    return f"{before}{begin}\n\n{content}\n\n{end}{after}"

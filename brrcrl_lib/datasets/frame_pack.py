@@ -21,10 +21,11 @@ import numpy as np
 from brrcrl_lib.datasets.frame_format import EPISODE, LIFE_LOST, STEP, TERMINATED, TRUNCATED, frames_root
 from brrcrl_lib.datasets.frame_writer import FrameWriter
 from brrcrl_lib.datasets.frames import FrameStore, open_frames
+from brrcrl_lib.datasets.game_cards import make_card
 from brrcrl_lib.datasets.registry import DatasetError
 from brrcrl_lib.datasets.storage import sha256
 from brrcrl_lib.devices import track
-from brrcrl_lib.runs import atomic_path
+from brrcrl_lib.runs import atomic_path, write_json
 
 BLOCK_BYTES = 64_000_000
 """Frames that are compressed together: LZMA looks back as far."""
@@ -38,7 +39,7 @@ class PackConfig:
     store: Path
     """The frame store, by name or path."""
     out: Path
-    """File to write, for example data/atari/pong.npz."""
+    """File to write, for example data/atari/pong.npz; its card is data/atari/pong.json."""
     max_bytes: int = 3_000_000
     """Size that the file must not exceed."""
     root: Path | None = None
@@ -84,7 +85,7 @@ def unpack(config: UnpackConfig) -> Unpacked:
 
 
 def export_sample(store: FrameStore, path: Path, max_bytes: int = 3_000_000) -> dict[str, Any]:
-    """Write as many games as fit, evenly from all policies, and say how many those were."""
+    """Write as many games as fit, evenly from all policies, and beside them a card; say how many those were."""
     order = _spread(store)
     head = {"shape": store.shape, "about": store.about, "source_steps": len(store), "source_episodes": store.episodes}
     room = max_bytes - len(json.dumps(head)) - 4_000
@@ -120,6 +121,7 @@ def export_sample(store: FrameStore, path: Path, max_bytes: int = 3_000_000) -> 
         if size > max_bytes:
             raise DatasetError(f"{path} came out at {size:,} bytes instead of at most {max_bytes:,}")
     steps = int(table["length"].sum())
+    write_json(path.with_suffix(".json"), {"sample": make_card(store, taken), "store": make_card(store)})
     return {
         "file": path,
         "bytes": size,

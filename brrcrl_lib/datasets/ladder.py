@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +19,7 @@ from brrcrl_lib.datasets.atari_play import play_games
 from brrcrl_lib.datasets.frame_format import frames_root
 from brrcrl_lib.datasets.frame_writer import FrameWriter
 from brrcrl_lib.datasets.frames import FrameStore
+from brrcrl_lib.datasets.game_cards import card_text, make_card
 from brrcrl_lib.datasets.registry import DatasetError, nearest
 from brrcrl_lib.datasets.storage import sha256
 from brrcrl_lib.devices import track
@@ -154,54 +154,3 @@ def _fill(writer: FrameWriter, actors: list[AtariActor], envs: list[AtariEnv], c
             games[policy] += 1
         writer.commit(steps=steps.tolist(), games=games.tolist())
     bar.close()
-
-
-def make_card(store: FrameStore) -> dict[str, Any]:
-    """What is in a store of a ladder: returns of all games and of each policy's."""
-    clock = store.truncated()[store.starts + store.lengths - 1]
-    rows = []
-    for number, policy in enumerate(store.about["policies"]):
-        mine = store.policies == number
-        rows.append({**policy, **_distribution(store.returns[mine]), "transitions": int(store.lengths[mine].sum())})
-    shown = ("env", "seed", "first_game_seed", "lanes", "sticky_actions", "clip_rewards", "frame_skip", "noop_max")
-    return {
-        **{key: store.about[key] for key in shown},
-        "fire_on_reset": store.about["fire_on_reset"],
-        "transitions": len(store),
-        **_distribution(store.returns),
-        "length_mean": round(float(store.lengths.mean()), 1),
-        "lives_lost": int(store.life_lost().sum()),
-        "cut_off_by_the_clock": int(clock.sum()),
-        "policies": rows,
-        "versions": versions(),
-        "revision": git_revision(),
-        "licence": "CC-BY-4.0",
-    }
-
-
-def _distribution(returns: np.ndarray) -> dict[str, Any]:
-    """Counts and spread of `returns` [games]."""
-    points = {"min": 0, "p10": 10, "median": 50, "p90": 90, "max": 100}
-    spread = {f"return_{name}": round(float(np.percentile(returns, share)), 1) for name, share in points.items()}
-    mean, std = round(float(returns.mean()), 2), round(float(returns.std()), 2)
-    return {"games": len(returns), "return_mean": mean, "return_std": std, **spread}
-
-
-def card_text(card: dict[str, Any]) -> str:
-    """The card for reading."""
-    flags = f"sticky actions {'on' if card['sticky_actions'] else 'off'}, "
-    flags += f"rewards {'clipped' if card['clip_rewards'] else 'as paid'}"
-    lines = [
-        f"{card['env']}: {card['transitions']:,} transitions in {card['games']:,} games ({flags}, seed {card['seed']})",
-        f"return {card['return_mean']} ± {card['return_std']}; min {card['return_min']}, 10% {card['return_p10']}, "
-        f"median {card['return_median']}, 90% {card['return_p90']}, max {card['return_max']}",
-        f"lives lost {card['lives_lost']:,}, games cut off by the clock {card['cut_off_by_the_clock']:,}",
-        "",
-        f"{'policy':<28} {'trained':>10} {'games':>6} {'steps':>9} {'return':>9} {'±':>8} {'max':>8}",
-    ]
-    for row in card["policies"]:
-        lines.append(
-            f"{row['file']:<28} {row.get('step', 0):>10,} {row['games']:>6,} {row['transitions']:>9,} "
-            f"{row['return_mean']:>9.1f} {row['return_std']:>8.1f} {row['return_max']:>8.0f}"
-        )
-    return "\n".join(lines) + "\n"
