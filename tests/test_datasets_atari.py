@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from math import gcd
 from pathlib import Path
 
@@ -289,6 +291,18 @@ def test_a_run_learns_records_and_refuses_other_settings(run):
         collect_atari(settings(run, seed=1), progress=False)
     with pytest.raises(DatasetError, match=r"which --ppo\.batch-size 31 does not divide"):
         PpoLearner("pong", 0, PpoConfig(envs=2, rollout=16, batch_size=31), AtariConfig())
+
+
+def test_a_run_may_go_on_with_another_learning_rate_and_its_curve_says_so(run, tmp_path):
+    again = shutil.copytree(run, tmp_path / "run")
+    slower = replace(TINY, learning_rate=1e-9)
+    curve = collect_atari(settings(again, steps=640, ppo=slower), progress=False)
+    assert [point["learning_rate"] for point in curve] == [TINY.learning_rate] * 9 + [1e-9] * 2
+    old, new = (AtariActor.load(again / f"snapshots/step-{step:08d}.safetensors") for step in (512, 640))
+    assert torch.allclose(old.head.weight, new.head.weight, atol=1e-3)  # half precision
+    with pytest.raises(DatasetError, match="'epochs': 7"):
+        collect_atari(settings(again, ppo=replace(slower, epochs=7)), progress=False)
+    assert json.loads((again / "config.json").read_text())["ppo"]["learning_rate"] == 1e-9
 
 
 def curve_of(*returns: float | None) -> list[dict]:

@@ -71,19 +71,21 @@ MAY_CHANGE = {"out", "steps", "publish_as", "rungs", "measuring_games", "policie
 def collect_atari(config: AtariCollectConfig, progress: bool = True) -> list[dict[str, Any]]:
     """Run or continue a collection; return its learning curve."""
     game = rom_name(config.env)  # refuses an unknown one before anything is written
-    _check_same_config(config)
+    before = _check_same_config(config)
     torch.set_num_threads(1)
     learner = PpoLearner(config.env, config.seed, config.ppo, AtariConfig(sticky_actions=config.sticky_actions))
     state = config.out / "state.safetensors"
     curve: list[dict[str, Any]] = learner.restore(state)["curve"] if state.exists() else []
+    for point in curve:
+        point.setdefault("learning_rate", before)
     if not curve:
         _commit(config, learner, curve, 0.0)
     bar = track(total=config.steps, initial=learner.step, unit="step", desc=game, **({} if progress else QUIET))
     started = time.perf_counter()
     while learner.step < config.steps:
-        before = learner.step // config.snapshot_every
+        snapshots = learner.step // config.snapshot_every
         bar.update(learner.round())
-        if learner.step // config.snapshot_every > before or learner.step >= config.steps:
+        if learner.step // config.snapshot_every > snapshots or learner.step >= config.steps:
             _commit(config, learner, curve, time.perf_counter() - started)
             started = time.perf_counter()
             bar.set_postfix(games=learner.games, score=curve[-1]["return_mean"])
@@ -93,17 +95,24 @@ def collect_atari(config: AtariCollectConfig, progress: bool = True) -> list[dic
     return curve
 
 
-def _check_same_config(config: AtariCollectConfig) -> None:
-    """Refuse to continue a run under settings that would make it another one."""
+def _check_same_config(config: AtariCollectConfig) -> float:
+    """Refuse to continue a run under settings that would make it another one; return its learning rate so far.
+
+    A run may go on with another learning rate: the learning curve says which rate led to each point.
+    """
     path = config.out / "config.json"
     wanted = json.loads(json.dumps(asdict(config), default=str))
+    rate = config.ppo.learning_rate
     if path.exists():
         stored = json.loads(path.read_text())
+        rate = stored.get("ppo", {}).get("learning_rate", rate)
+        stored = {**stored, "ppo": {**stored.get("ppo", {}), "learning_rate": config.ppo.learning_rate}}
         changed = [key for key in wanted if key not in MAY_CHANGE and stored.get(key) != wanted[key]]
         if changed:
             listing = ", ".join(f"{key}: {stored.get(key)!r} before, {wanted[key]!r} now" for key in changed)
             raise DatasetError(f"{config.out} holds a run with other settings ({listing}); choose another --out")
     write_json(path, wanted)
+    return rate
 
 
 def _commit(config: AtariCollectConfig, learner: PpoLearner, curve: list[dict[str, Any]], seconds: float) -> None:
@@ -118,6 +127,7 @@ def _commit(config: AtariCollectConfig, learner: PpoLearner, curve: list[dict[st
         "return_max": float(scores.max()) if len(scores) else None,
         "length_mean": round(float(lengths.mean()), 1) if len(scores) else None,
         "seconds": round(seconds, 1),
+        "learning_rate": config.ppo.learning_rate,
     }
     curve.append(point)
     learner.finished.clear()
