@@ -65,9 +65,9 @@ class Block:
 
 
 def atari(datasets: tuple[str, ...], seeds: tuple[int, ...]) -> tuple[Block, ...]:
-    """Both learners under every rule, and their rivals under those that they can follow."""
+    """Both learners under every rule and without any, and their rivals under those that they can follow."""
     return (
-        Block(datasets, LEARNERS, seeds, ATARI_RULES, family="discrete"),
+        Block(datasets, LEARNERS, seeds, (*ATARI_RULES, CLONE), family="discrete"),
         Block(datasets, (VANILLA,), seeds, (MAX, SCHEDULE, ADAPTIVE), family="discrete"),
         Block(datasets, (CLONING,), seeds, (CLONE,), family="discrete"),
     )

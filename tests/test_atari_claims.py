@@ -86,6 +86,7 @@ for _learner, _name in (("monte_carlo", "Monte Carlo"), ("distributional_td", "d
         f"{_name} beats vanilla, adaptive": (bayesian(_learner), {"method": "vanilla", "target": "adaptive"}),
         f"{_name} beats vanilla, DT scheduler": (bayesian(_learner), {"method": "vanilla", "target": "dt_schedule"}),
         f"{_name} beats cloning": (bayesian(_learner), {"method": "cloning"}),
+        f"{_name}, asking": (bayesian(_learner), {**bayesian(_learner), "clone": True}),
         f"{_name}, down to 0.1": (bayesian(_learner), bayesian(_learner, delta=0.9)),
         f"{_name}, below 0.1": (bayesian(_learner, delta=0.001), bayesian(_learner)),
         f"{_name}, adaptive": (bayesian(_learner), bayesian(_learner, "max")),

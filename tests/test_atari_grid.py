@@ -48,7 +48,7 @@ def test_recorded_keys_are_still_those_of_cells(grid: str) -> None:
 def test_the_grid_of_games_is_what_was_asked_for() -> None:
     found = cells("atari")
     rules = {("adaptive", delta) for delta in (0.9, 0.5, 0.2, 0.1, 0.05, 0.01, 0.001)}
-    rules |= {("max", None), ("dt_schedule", None)}
+    rules |= {("max", None), ("dt_schedule", None), ("clone", None)}
     expected = set()
     for game, seeds in (("breakout", (0, 1, 2)), ("pong", (0, 1, 2)), ("qbert", (0,)), ("seaquest", (0,))):
         for seed in seeds:

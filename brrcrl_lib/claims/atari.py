@@ -11,6 +11,7 @@ import pandas as pd
 from brrcrl_lib.claims.delivered import bootstrap
 from brrcrl_lib.claims.paper_tables import ATARI_PROTOCOL, TABLE_2
 from brrcrl_lib.claims.summary import judge_settings, summarise, variants
+from brrcrl_lib.discrete.sources import LADDER_STEPS
 from brrcrl_lib.grids import ATARI_DELTAS
 from brrcrl_lib.results import DISCRETE_DEFAULTS, RESULTS, order_datasets, read_trace, select, short_name
 from brrcrl_lib.scores import PAPER_REFERENCES, REFERENCES, Reference, normalised_score
@@ -33,6 +34,8 @@ METHODS: dict[str, dict[str, Any]] = variants(
         "vanilla, max": {"method": "vanilla", "target": "max"},
         "vanilla, DT scheduler": {"method": "vanilla", "target": "dt_schedule"},
         "cloning": {"method": "cloning", "clone": True},
+        "p(a | s) of the table, Monte Carlo": {"objective": "monte_carlo", "clone": True},
+        "p(a | s) of the table, distributional TD": {"objective": "distributional_td", "clone": True},
     },
     DISCRETE_DEFAULTS,
 )
@@ -56,6 +59,12 @@ def contests() -> dict[str, tuple[str, dict[str, Any], dict[str, Any]]]:
         ours, deltas, rules = METHODS[f"BR-RCRL, {name}"], sweep(learner), rules_for(learner)
         for rival in ("vanilla, adaptive", "vanilla, DT scheduler", "cloning"):
             found[f"{name} beats {rival}"] = (f"BR-RCRL ({name}) earns more than {rival}", ours, METHODS[rival])
+        unasked = METHODS[f"p(a | s) of the table, {name}"]
+        found[f"{name}, asking"] = (
+            f"asking for theta earns more than the same table's p(a | s) ({name})",
+            ours,
+            unasked,
+        )
         found[f"{name}, down to 0.1"] = (f"delta 0.1 earns more than 0.9 ({name})", deltas["0.1"], deltas["0.9"])
         found[f"{name}, below 0.1"] = (f"delta 0.001 earns more than 0.1 ({name})", deltas["0.001"], deltas["0.1"])
         found[f"{name}, adaptive"] = (
@@ -186,10 +195,11 @@ def table_2(rows: pd.DataFrame, unit: str) -> pd.DataFrame:
 
 def protocols(rows: pd.DataFrame, config: Any) -> pd.DataFrame:
     """How the paper's numbers were made, beside how ours were; `config` is the `DiscreteConfig` of our trainings."""
+    from_ladders = "ladder" in rows["dataset"].iloc[0]
     steps, games = sorted(set(rows["train_steps"])), rows["returns"].map(lambda text: text.count(",") + 1)
     ours = {
         "data": "games of our own PPO policies, untrained to best, equally many steps of each",
-        "transitions": "200,000 per game" if "ladder" in rows["dataset"].iloc[0] else "a small sample per game",
+        "transitions": f"at least {LADDER_STEPS:,} per game" if from_ladders else "a small sample per game",
         "gradient steps": " or ".join(f"{count:,}" for count in steps),
         "batch": f"{config.batch_size}",
         "network": "light: 16 and 32 filters, 256 units" if config.encoder in ("auto", "light") else "Nature CNN",
