@@ -317,6 +317,8 @@ def test_rungs_go_from_untrained_to_best_in_even_steps():
     heights = [curve[index]["return_mean"] or 0 for index in chosen]
     assert heights == sorted(heights) and max(np.diff(heights)) <= 4
     assert choose_rungs(curve, 50) == list(range(12))
+    lucky = [{**point, "return_std": 6.0, "games": 36} for point in curve_of(0, 5, 10, 9.5, 9.1, 8.9)]
+    assert choose_rungs(lucky, 2) == [0, 4]  # the latest within one standard error, 1, of the highest
     flat = choose_rungs(curve_of(*[None] * 20), 8)
     assert len(flat) == 8 and flat[0] == 0
 

@@ -153,7 +153,8 @@ def read_atari_curve(run: Path) -> list[dict[str, Any]]:
 def choose_rungs(curve: list[dict[str, Any]], count: int) -> list[int]:
     """Indices of `count` points of the curve: the untrained one, the best, and returns evenly between the two.
 
-    Where games were too few to tell, a point counts like the one before it.
+    The best is the latest whose mean return comes within one standard error of the highest: among many noisy points
+    the highest is as likely lucky as good. Where games were too few to tell, a point counts like the one before it.
     """
     returns: list[float] = []
     for point in curve:
@@ -161,7 +162,9 @@ def choose_rungs(curve: list[dict[str, Any]], count: int) -> list[int]:
         returns.append(known if known is not None else returns[-1] if returns else -np.inf)
     lowest = min((value for value in returns if np.isfinite(value)), default=0.0)
     heights = np.maximum(np.array(returns), lowest)
-    best = int(np.argmax(heights))
+    top = curve[int(np.argmax(heights))]
+    error = (top.get("return_std") or 0.0) / np.sqrt(max(1, top.get("games") or 1))
+    best = int(np.flatnonzero(heights >= heights.max() - error)[-1])
     chosen = {0, best}
     for goal in np.linspace(heights[0], heights[best], count)[1:-1]:
         left = [index for index in range(best) if index not in chosen]

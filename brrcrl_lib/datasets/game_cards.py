@@ -81,7 +81,7 @@ def _flags(card: dict[str, Any]) -> str:
 def ladders_table(data: Path) -> str:
     """A Markdown table of the ladders below `data`: how long each was trained, and what it earned."""
     rows = [
-        "| game | policies | trained for | untrained, then best, mean ± std of fresh games | goal | MB |",
+        "| game | policies | trained for at most | untrained, then best, mean ± std of fresh games | goal | MB |",
         "|---|---|---|---|---|---|",
     ]
     for file in _in_order(data.glob("policies/atari/*/ladder.json"), lambda path: path.parent.name):
