@@ -22,18 +22,18 @@ METHOD_STYLES = {
 }
 
 
-def draw_settings(axis: Axes, lines: pd.DataFrame, names: Sequence[str]) -> None:
+def draw_settings(axis: Axes, lines: pd.DataFrame, names: Sequence[str], ours: int = 1) -> None:
     """Mean return and 95% interval of each setting, its training seeds as white points.
 
     `lines` are those of one dataset from `claims.summary.summarise`. `names` lists the settings from top to bottom;
-    the first is marked as ours, and one without a line leaves a gap.
+    the first `ours` are marked, and one without a line leaves a gap.
     """
-    first = names[0]
     for _, line in lines.iterrows():
         position = len(names) - 1 - names.index(line["setting"])
-        color = COLORS["ours"] if line["setting"] == first else COLORS["vanilla"]
+        marked = line["setting"] in names[:ours]
+        color = COLORS["ours"] if marked else COLORS["vanilla"]
         axis.plot([line["low"], line["high"]], [position] * 2, color=color, lw=6, alpha=0.35, solid_capstyle="butt")
-        axis.plot(line["return"], position, "D" if line["setting"] == first else "o", color=color, ms=8, mec="black")
+        axis.plot(line["return"], position, "D" if marked else "o", color=color, ms=8, mec="black")
         axis.plot(line["seeds"], [position] * len(line["seeds"]), "o", ms=4, mfc="white", mec="black", mew=0.8)
     axis.set_yticks(range(len(names)), list(reversed(names)))
     axis.set_ylim(-0.6, len(names) - 0.4)
