@@ -51,7 +51,7 @@ def draw_ladder(axis: Axes, policies: np.ndarray, returns: np.ndarray) -> None:
     axis.plot(policies, returns, "o", ms=4, color=COLORS["data"], mec="white", mew=0.3)
     means = [returns[policies == rung].mean() for rung in rungs]
     axis.plot(rungs, means, "D-", color=COLORS["ours"], ms=6, mec="black", lw=1.2)
-    axis.set(xlabel="policy, untrained to best", ylabel="return of a game")
+    axis.set(xlabel="policy, in order of training", ylabel="return of a game")
     axis.locator_params(axis="x", integer=True)
 
 
