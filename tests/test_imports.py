@@ -19,7 +19,7 @@ LAYERS = [  # from top to bottom: a module may import from lower lines only (and
     ["parameters"],
     ["claims"],
     ["atari_plots", "engine_plots", "experiment_plots"],
-    ["atari_models", "diagnostics"],
+    ["atari_models", "diagnostics", "imitation"],
     ["experiments"],
     ["grids"],
     ["atari_film", "commands", "bench"],
