@@ -31,7 +31,7 @@ class Learner:
 
     model: Any
 
-    def __init__(self, config: CollectConfig, env: gym.Env, algorithm: Any) -> None:
+    def __init__(self, config: CollectConfig, env: gym.Env, algorithm: Any, **policy: Any) -> None:
         from stable_baselines3.common.logger import Logger
 
         self.config, self.env = config, env
@@ -42,7 +42,7 @@ class Learner:
             batch_size=config.batch_size,
             buffer_size=config.steps + 10_000,  # never wraps: the buffer is the recording
             gamma=config.discount,
-            policy_kwargs={"net_arch": list(config.hidden)},
+            policy_kwargs={"net_arch": list(config.hidden), **policy},
             seed=config.seed,
             device="cpu",
         )
@@ -115,9 +115,9 @@ class SacLearner(Learner):
     """Soft Actor-Critic."""
 
     def __init__(self, config: CollectConfig, env: gym.Env) -> None:
-        from stable_baselines3 import SAC
+        from brrcrl_lib.datasets.fast_sac import FastSAC
 
-        super().__init__(config, env, SAC)
+        super().__init__(config, env, FastSAC, optimizer_kwargs={"fused": True})
 
     def explore(self, observation: np.ndarray, step: int) -> np.ndarray:
         if step < self.config.random_steps:
