@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from brrcrl_lib.config import did_you_mean
-from brrcrl_lib.datasets.offline import OfflineDataset
-from brrcrl_lib.devices import generator as make_generator
+from brrcrl_lib.base.config import did_you_mean
+from brrcrl_lib.base.devices import generator as make_generator
+from brrcrl_lib.data.vectors import OfflineDataset
 from brrcrl_lib.losses import OBJECTIVES, Batch, Negatives, bayesian_loss, cloning_loss, vanilla_loss
 from brrcrl_lib.models import (
     FUSIONS,

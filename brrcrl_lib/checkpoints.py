@@ -12,7 +12,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from brrcrl_lib.runs import atomic_path
+from brrcrl_lib.base.files import atomic_path
 
 FORMAT = 1
 """Raised whenever an older checkpoint would be read wrongly."""

@@ -7,7 +7,7 @@ and exit code 2; a notebook that failed gives exit code 1.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -15,8 +15,8 @@ from typing import Annotated, Any, NoReturn
 
 import tyro
 
-from brrcrl_lib.config import did_you_mean
-from brrcrl_lib.runs import ROOT
+from brrcrl_lib.base.config import did_you_mean
+from brrcrl_lib.base.files import ROOT
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class ListNotebooks:
 
 
 def run_notebooks(config: RunNotebooks) -> int:
-    from brrcrl_lib import notebooks
+    from brrcrl_lib.tools import notebooks
 
     planned = notebooks.plan(notebooks.find_notebooks(config.notebooks), config.preset, dict(config.parameter))
     outcomes = notebooks.run_notebooks(planned, config.out)
@@ -61,7 +61,7 @@ def run_notebooks(config: RunNotebooks) -> int:
 
 
 def refresh_notebooks(config: RefreshNotebooks) -> int:
-    from brrcrl_lib import notebooks
+    from brrcrl_lib.tools import notebooks
 
     for path in notebooks.find_notebooks(config.notebooks):
         print(f"refreshing {path.stem}", flush=True)
@@ -70,41 +70,44 @@ def refresh_notebooks(config: RefreshNotebooks) -> int:
 
 
 def list_notebooks(config: ListNotebooks) -> int:
-    from brrcrl_lib import notebooks
+    from brrcrl_lib.tools import notebooks
 
     for path in notebooks.all_notebooks():
         print(f"{path.stem:<24} {notebooks.question(path)}")
     return 0
 
 
-COMMANDS = {  # name: (configuration, function, what it does)
-    "notebooks run": ("cli:RunNotebooks", "cli:run_notebooks", "run notebooks, all or some, and sum up"),
-    "notebooks refresh": ("cli:RefreshNotebooks", "cli:refresh_notebooks", "store fresh outputs in the notebooks"),
-    "notebooks list": ("cli:ListNotebooks", "cli:list_notebooks", "list the notebooks with their questions"),
-    "data collect": ("datasets.collect:CollectConfig", "datasets.collect:collect", "train SAC, DQN, or PPO on Atari"),
-    "data rollout": ("datasets.generate:RolloutConfig", "datasets.generate:rollout", "play policies into a dataset"),
-    "data publish": ("datasets.publish:PublishConfig", "datasets.publish:publish", "turn a collection into datasets"),
-    "data verify": ("datasets.verify:VerifyConfig", "datasets.verify:run_verify", "check the installed datasets"),
-    "data import-d4rl": ("datasets.d4rl:ImportConfig", "datasets.d4rl:import_d4rl", "convert a D4RL HDF5 file"),
+COMMANDS = {  # name: (module, configuration, function, what it does)
+    "notebooks run": ("cli", "RunNotebooks", "run_notebooks", "run notebooks, all or some, and sum up"),
+    "notebooks refresh": ("cli", "RefreshNotebooks", "refresh_notebooks", "store fresh outputs in the notebooks"),
+    "notebooks list": ("cli", "ListNotebooks", "list_notebooks", "list the notebooks with their questions"),
+    "data collect": ("tools.collecting.collect", "CollectConfig", "collect", "train SAC, DQN, or PPO on Atari"),
+    "data rollout": ("tools.publishing.rollout", "RolloutConfig", "rollout", "play policies into a dataset"),
+    "data publish": ("tools.publishing.publish", "PublishConfig", "publish", "turn a collection into datasets"),
+    "data verify": ("tools.publishing.verify", "VerifyConfig", "run_verify", "check the installed datasets"),
+    "data import-d4rl": ("tools.importing.d4rl", "ImportConfig", "import_d4rl", "convert a D4RL HDF5 file"),
     "data import-dqn-replay": (
-        "datasets.dqn_replay:ImportReplayConfig",
-        "datasets.dqn_replay:import_dqn_replay",
+        "tools.importing.dqn_replay",
+        "ImportReplayConfig",
+        "import_dqn_replay",
         "convert DQN-replay files to a frame store",
     ),
-    "data pack": ("datasets.frame_pack:PackConfig", "datasets.frame_pack:pack", "put games of a frame store in a file"),
-    "data unpack": ("datasets.frame_pack:UnpackConfig", "datasets.frame_pack:unpack", "make such a file a frame store"),
-    "data cards": ("datasets.cards:CardsConfig", "datasets.cards:cards", "write the tables of data/README.md again"),
-    "train": ("commands:TrainCommand", "commands:train", "fit a model to a dataset; resumable"),
-    "evaluate": ("commands:EvaluateCommand", "commands:evaluate_command", "play a trained model"),
-    "experiments run": ("experiments:ExperimentConfig", "experiments:run_grid", "run a grid of experiments; resumable"),
-    "bench": ("bench:BenchConfig", "bench:bench", "measure speed side by side"),
-}
-VARIANTS = {  # (command, words in it): (configuration, function) that these words choose
-    ("data collect", "--algorithm ppo"): (
-        "datasets.atari_collect:AtariCollectConfig",
-        "datasets.atari_collect:collect_atari",
+    "data pack": ("tools.publishing.pack", "PackConfig", "pack", "put games of a frame store in a file"),
+    "data unpack": ("tools.publishing.pack", "UnpackConfig", "unpack", "make such a file a frame store"),
+    "data cards": ("tools.publishing.cards", "CardsConfig", "cards", "write the tables of data/README.md again"),
+    "train": ("commands", "TrainCommand", "train", "fit a model to a dataset; resumable"),
+    "evaluate": ("commands", "EvaluateCommand", "evaluate_command", "play a trained model"),
+    "experiments run": (
+        "study.experiments.running",
+        "ExperimentConfig",
+        "run_grid",
+        "run a grid of experiments; resumable",
     ),
-    ("data rollout", "--ladder"): ("datasets.ladder:LadderConfig", "datasets.ladder:ladder"),
+    "bench": ("tools.bench.bench", "BenchConfig", "bench", "measure speed side by side"),
+}
+VARIANTS = {  # (command, words in it): (module, configuration, function) that these words choose
+    ("data collect", "--algorithm ppo"): ("tools.collecting.collect_atari", "AtariCollectConfig", "collect_atari"),
+    ("data rollout", "--ladder"): ("tools.publishing.ladder", "LadderConfig", "ladder"),
 }
 LEADING = {
     "data import-d4rl": "--file",
@@ -127,15 +130,16 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     if command in LEADING and rest and not rest[0].startswith("-"):
         rest.insert(0, LEADING[command])
     try:
-        config_name, function_name = _choose(command, rest)
-        config_class = _load(config_name)
+        module_name, config_name, function_name = _choose(command, rest)
+        module = import_module(f"brrcrl_lib.{module_name}")
+        config_class = getattr(module, config_name)
         prog = f"brrcrl {command}"
         if hasattr(config_class, "defaults"):  # which flags there are, and what they start from, may depend on others
             default = config_class.defaults(rest)
             config = tyro.cli(type(default), prog=prog, args=rest, default=default)
         else:
             config = tyro.cli(config_class, prog=prog, args=rest)
-        result = _load(function_name)(config)
+        result = getattr(module, function_name)(config)
     except KeyboardInterrupt:
         print(f"\nbrrcrl {command}: stopped", file=sys.stderr)
         raise SystemExit(130) from None
@@ -147,13 +151,13 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     raise SystemExit(_report(result))
 
 
-def _choose(command: str, words: Sequence[str]) -> tuple[str, str]:
-    """Names of the configuration and the function of a command, as the flags among `words` choose them."""
+def _choose(command: str, words: Sequence[str]) -> tuple[str, str, str]:
+    """Module, configuration and function of a command, as the flags among `words` choose them."""
     given = " ".join(words).replace("=", " ") + " "
     for (name, flags), chosen in VARIANTS.items():
         if name == command and f"{flags} " in given:
             return chosen
-    return COMMANDS[command][0], COMMANDS[command][1]
+    return COMMANDS[command][:3]
 
 
 def _report(result: Any) -> int:
@@ -170,12 +174,6 @@ def _report(result: Any) -> int:
     return int(not all(check.ok for check in checks))
 
 
-def _load(name: str) -> Callable[..., Any]:
-    """The object that `module:attribute` names."""
-    module, attribute = name.split(":")
-    return getattr(import_module(f"brrcrl_lib.{module}"), attribute)
-
-
 def _overview(words: Sequence[str]) -> int:
     """Print the commands, or those of the group that was named; complain about a word that is none of them."""
     asked = [word for word in words if word not in ("-h", "--help")]
@@ -186,7 +184,7 @@ def _overview(words: Sequence[str]) -> int:
         return 2
     print("usage: brrcrl COMMAND [options]; brrcrl COMMAND --help explains one\n")
     for name in inside or COMMANDS:
-        print(f"  {name:<24} {COMMANDS[name][2]}")
+        print(f"  {name:<24} {COMMANDS[name][3]}")
     return 0
 
 

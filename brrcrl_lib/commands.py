@@ -11,14 +11,14 @@ from typing import Annotated, Any
 
 import tyro
 
+from brrcrl_lib.base.config import with_preset
+from brrcrl_lib.base.files import git_revision, versions
 from brrcrl_lib.build import TrainConfig
-from brrcrl_lib.config import with_preset
 from brrcrl_lib.discrete.build import DiscreteConfig
 from brrcrl_lib.discrete.policies import DiscreteInference
 from brrcrl_lib.evaluate import Evaluation, InferenceConfig, evaluate
 from brrcrl_lib.families import FAMILIES, Family, family_of_data, family_of_run, needs_next
-from brrcrl_lib.runs import git_revision, versions
-from brrcrl_lib.scores import normalised_score, reference
+from brrcrl_lib.study.claims.scores import normalised_score, reference
 from brrcrl_lib.train import export_model
 
 

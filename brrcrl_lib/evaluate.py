@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from brrcrl_lib.devices import generator, track
+from brrcrl_lib.base.devices import generator, track
 from brrcrl_lib.inference.optimizers import make_optimizer
 from brrcrl_lib.inference.targets import target_for
 from brrcrl_lib.models import BayesianModel, RewardConditionedPolicy

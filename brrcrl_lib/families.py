@@ -9,15 +9,15 @@ from typing import Any
 
 import gymnasium as gym
 
+from brrcrl_lib.base.environments import make_env
 from brrcrl_lib.build import TrainConfig
 from brrcrl_lib.checkpoints import Checkpoint, CheckpointError, checkpoint_file
-from brrcrl_lib.datasets.atari import AtariConfig, AtariEnv, rom_name
-from brrcrl_lib.datasets.minari import load_dataset
+from brrcrl_lib.data.atari import AtariConfig, AtariEnv, rom_name
+from brrcrl_lib.data.minari import load_dataset
 from brrcrl_lib.discrete.build import DiscreteConfig
 from brrcrl_lib.discrete.policies import DiscreteInference, make_discrete_policy
 from brrcrl_lib.discrete.sources import has_discrete_actions, open_discrete, prepare
 from brrcrl_lib.discrete.train import fit_discrete, load_discrete_run
-from brrcrl_lib.environments import make_env
 from brrcrl_lib.evaluate import InferenceConfig, make_policy
 from brrcrl_lib.policies import Policy
 from brrcrl_lib.train import fit, load_run

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from brrcrl_lib.base.devices import generator, track
+from brrcrl_lib.base.files import git_revision, versions, write_csv, write_json
 from brrcrl_lib.checkpoints import Checkpoint, CheckpointError, config_dict, optimizer_tensors, restore_optimizer
-from brrcrl_lib.devices import generator, track
-from brrcrl_lib.runs import git_revision, versions, write_csv, write_json
 
 MAY_CHANGE = {"steps", "device", "compile", "log_every", "checkpoint_every"}
 """Settings with which a run may be resumed differently: they do not change what a step does."""

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from brrcrl_lib.config import did_you_mean
+from brrcrl_lib.base.config import did_you_mean
 
 SCHEMES = {
     "equal_width": "count bins of (high - low) / count, as the authors' code has it",

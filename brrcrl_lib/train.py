@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from brrcrl_lib.base.devices import pick_device
 from brrcrl_lib.build import Model, TrainConfig, compute_loss, make_buckets, make_model, split
 from brrcrl_lib.checkpoints import Checkpoint, CheckpointError, checkpoint_file
-from brrcrl_lib.datasets.offline import OfflineDataset
-from brrcrl_lib.devices import pick_device
+from brrcrl_lib.data.vectors import OfflineDataset
 from brrcrl_lib.loop import Loop, read_metrics
 from brrcrl_lib.losses import Batch
 from brrcrl_lib.returns import ReturnBuckets

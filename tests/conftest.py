@@ -6,7 +6,7 @@ import pytest
 import torch
 from synthetic import synthetic_dataset
 
-from brrcrl_lib.datasets.offline import OfflineDataset
+from brrcrl_lib.data.vectors import OfflineDataset
 
 torch.set_num_threads(1)
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from synthetic import synthetic_dataset
 
-from brrcrl_lib.datasets.offline import OfflineDataset
+from brrcrl_lib.data.vectors import OfflineDataset
 from brrcrl_lib.discrete.data import DiscreteBatch, VectorData
 from brrcrl_lib.discrete.encoders import VectorEncoder
 from brrcrl_lib.discrete.models import JointReturnModel

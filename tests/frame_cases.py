@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from brrcrl_lib.datasets.atari import AtariEnv, env_id
-from brrcrl_lib.datasets.atari_agents import untrained
-from brrcrl_lib.datasets.frames import FrameStore
-from brrcrl_lib.datasets.ladder import LadderConfig, ladder
+from brrcrl_lib.data.atari import AtariEnv, env_id
+from brrcrl_lib.data.frames import FrameStore
+from brrcrl_lib.tools.agents.atari import untrained
+from brrcrl_lib.tools.publishing.ladder import LadderConfig, ladder
 
 
 def fresh_policies(folder: Path, game: str, count: int = 2) -> Path:

@@ -6,7 +6,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from brrcrl_lib.datasets.offline import OfflineDataset
+from brrcrl_lib.data.vectors import OfflineDataset
 from brrcrl_lib.returns import reward_to_go
 
 

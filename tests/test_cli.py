@@ -10,9 +10,11 @@ import nbformat
 import pytest
 from nbformat.v4 import new_markdown_cell, new_notebook
 
-from brrcrl_lib import cli, notebooks
-from brrcrl_lib.datasets import d4rl, verify
-from brrcrl_lib.parameters import ParameterError
+from brrcrl_lib import cli
+from brrcrl_lib.tools import notebooks
+from brrcrl_lib.tools.importing import d4rl
+from brrcrl_lib.tools.parameters import ParameterError
+from brrcrl_lib.tools.publishing import verify
 
 
 def call(*words: str) -> int:

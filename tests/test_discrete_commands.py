@@ -16,18 +16,18 @@ from frame_cases import small_store
 
 from brrcrl_lib.checkpoints import Checkpoint
 from brrcrl_lib.commands import EvaluateCommand, evaluate_run
-from brrcrl_lib.datasets.atari import AtariConfig, AtariEnv
-from brrcrl_lib.datasets.episodes import Episode
-from brrcrl_lib.datasets.frame_format import STEP, fingerprint
-from brrcrl_lib.datasets.frame_pack import export_sample
-from brrcrl_lib.datasets.frames import FrameStore
-from brrcrl_lib.datasets.storage import FlatEpisodes, write_dataset
+from brrcrl_lib.data.atari import AtariConfig, AtariEnv
+from brrcrl_lib.data.episodes import Episode
+from brrcrl_lib.data.frame_format import STEP, fingerprint
+from brrcrl_lib.data.frames import FrameStore
+from brrcrl_lib.data.storage import FlatEpisodes, write_dataset
 from brrcrl_lib.discrete import sources
 from brrcrl_lib.discrete.data import VectorData
 from brrcrl_lib.discrete.frames import FrameData
 from brrcrl_lib.discrete.sources import has_discrete_actions, open_discrete
 from brrcrl_lib.discrete.train import load_discrete_run
 from brrcrl_lib.families import FAMILIES, family_of_run
+from brrcrl_lib.tools.publishing.pack import export_sample
 
 HOPPER = "brrcrl/hopper/medium-replay-v0"
 CARTPOLE = "test/cartpole/random-v0"

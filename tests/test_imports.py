@@ -1,108 +1,114 @@
-"""The library's floors: imports point downward only, and nothing drags in what will not install."""
+"""The library's floors: tools on the study, the study on the engine, the engine on nothing of the kit; no cycles."""
 
 from __future__ import annotations
 
 import ast
 import subprocess
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
-from brrcrl_lib.runs import ROOT
+from brrcrl_lib.base.files import ROOT
 
 PACKAGE = "brrcrl_lib"
-LAYERS = [  # from top to bottom: a module may import from lower lines only (and from its own package)
-    ["cli"],
-    ["welcome"],
-    ["notebooks"],
-    ["parameters"],
-    ["claims"],
-    ["atari_plots", "engine_plots", "experiment_plots"],
-    ["atari_models", "diagnostics", "imitation"],
-    ["experiments"],
-    ["grids"],
-    ["atari_film", "commands", "bench"],
-    ["bench_data", "bench_frames", "bench_growth", "literal"],
-    ["families"],
-    ["evaluate"],
-    ["train", "discrete"],
-    ["build"],
-    ["loop"],
-    ["checkpoints"],
-    ["policies"],
-    ["baselines"],
-    ["inference"],
-    ["losses"],
-    ["models"],
-    ["verdicts"],
-    ["results"],
-    ["datasets_plots"],
-    ["datasets"],
-    ["scores"],
-    ["returns"],
-    ["toys"],
-    ["interactive", "plots"],
-    ["runs"],
-    ["config", "devices", "environments"],
-]
-FLOOR = {name: number for number, names in enumerate(LAYERS) for name in names}
+FLOORS = ("engine", "study", "tools", "command line")
+"""From the ground up. A module may import from its own floor and from those below it."""
+COMMAND_LINE = ("cli", "commands")
 UNWANTED = ("d4rl", "mujoco_py", "gym")  # unmaintained, and the reason why many reproductions never start
 
 
-def imported_parts(source: str) -> set[str]:
-    """The kit's top-level parts (modules or packages) that a file imports, anywhere in it."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-        else:
-            continue
-        found |= {name.split(".")[1] for name in names if name.startswith(f"{PACKAGE}.")}
+def modules() -> dict[str, Path]:
+    """Every module of the package by its dotted name."""
+    found = {}
+    for path in sorted((ROOT / PACKAGE).rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return found
 
 
-def upward_imports(part: str, source: str) -> list[str]:
-    """Imports of `source`, a file of `part`, that do not point downward."""
-    others = imported_parts(source) - {part}
-    return sorted(other for other in others if FLOOR.get(other, -1) <= FLOOR[part])
+def floor(module: str) -> int:
+    room = [*module.split("."), ""][1]
+    name = "command line" if room in COMMAND_LINE else room if room in FLOORS else "engine"
+    return FLOORS.index(name)
 
 
-def files() -> list[Path]:
-    return sorted(path for path in (ROOT / PACKAGE).rglob("*.py") if path != ROOT / PACKAGE / "__init__.py")
+def imports(source: str, known: set[str]) -> set[str]:
+    """The kit's modules that a file imports, anywhere in it, except for type checking."""
+    found: set[str] = set()
+    tree = ast.parse(source)
+    checking = {
+        child
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for child in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if node in checking:
+            continue
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name if name in known else node.module for name in names}
+    return {name for name in found if name.split(".")[0] == PACKAGE}
 
 
-@pytest.mark.parametrize("path", files(), ids=lambda path: path.relative_to(ROOT / PACKAGE).as_posix())
-def test_imports_point_downward(path: Path) -> None:
-    part = path.relative_to(ROOT / PACKAGE).parts[0].removesuffix(".py")
-    assert part in FLOOR, f"{part} has no place in LAYERS yet: add it where its imports point downward"
-    assert upward_imports(part, path.read_text()) == []
+def graph() -> dict[str, set[str]]:
+    every = modules()
+    return {name: imports(path.read_text(), set(every)) for name, path in every.items()}
+
+
+def upward(importing: dict[str, set[str]]) -> list[str]:
+    return sorted(
+        f"{name} ({FLOORS[floor(name)]}) imports {other} ({FLOORS[floor(other)]})"
+        for name, others in importing.items()
+        for other in others
+        if floor(other) > floor(name)
+    )
+
+
+def cycle(importing: dict[str, set[str]]) -> list[str]:
+    try:
+        TopologicalSorter(importing).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def test_every_import_points_to_the_same_floor_or_below() -> None:
+    assert upward(graph()) == []
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    assert cycle(graph()) == []
+
+
+def test_an_upward_import_and_a_cycle_would_be_noticed() -> None:
+    known = {f"{PACKAGE}.{name}" for name in ("nets", "study.claims.summary", "tools.notebooks", "cli")}
+    assert imports("from brrcrl_lib.study.claims import summary", known) == {f"{PACKAGE}.study.claims.summary"}
+    lazy = {f"{PACKAGE}.nets": imports("def f():\n    from brrcrl_lib.study.claims import summary", known)}
+    assert upward(lazy) == [f"{PACKAGE}.nets (engine) imports {PACKAGE}.study.claims.summary (study)"]
+    assert upward({f"{PACKAGE}.study.claims.summary": {f"{PACKAGE}.tools.notebooks"}}) != []
+    assert upward({f"{PACKAGE}.tools.notebooks": {f"{PACKAGE}.cli"}}) != []
+    assert upward({f"{PACKAGE}.tools.notebooks": {f"{PACKAGE}.study.claims.summary", f"{PACKAGE}.nets"}}) == []
+    assert cycle({"a": {"b"}, "b": {"a"}}) != []
 
 
 def test_no_file_uses_relative_imports() -> None:
     relative = [
-        path.name
-        for path in files()
+        name
+        for name, path in modules().items()
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.ImportFrom) and node.level
     ]
     assert relative == []
 
 
-def test_an_upward_import_would_be_noticed() -> None:
-    assert upward_imports("losses", "from brrcrl_lib.models import ReturnModel") == []
-    assert upward_imports("models", "from brrcrl_lib.losses import info_nce") == ["losses"]
-    assert upward_imports("train", "def f():\n    import brrcrl_lib.evaluate") == ["evaluate"]
-    assert upward_imports("runs", "from brrcrl_lib import cli, unheard_of") == ["cli", "unheard_of"]
-
-
 def test_the_kit_needs_no_d4rl_no_mujoco_py_no_gym() -> None:
-    modules = [".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in files()]
     code = (
-        f"import importlib, sys\nimport {PACKAGE}\n"
-        f"for name in {modules}: importlib.import_module(name)\n"
+        f"import importlib, sys\nfor name in {list(modules())}: importlib.import_module(name)\n"
         f"print('found:', [name for name in {UNWANTED} if name in sys.modules])"
     )
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
@@ -110,8 +116,14 @@ def test_the_kit_needs_no_d4rl_no_mujoco_py_no_gym() -> None:
     assert result.stdout.strip().splitlines()[-1] == "found: []"
 
 
-def test_the_command_starts_without_the_heavy_libraries() -> None:
-    heavy = ("torch", "matplotlib", "pandas", "nbformat")
-    code = f"import sys, brrcrl_lib.cli, brrcrl_lib.notebooks\nprint([name for name in {heavy} if name in sys.modules])"
+@pytest.mark.parametrize(
+    ("what", "heavy"),
+    [
+        ("brrcrl_lib.cli, brrcrl_lib.tools.notebooks", ("torch", "matplotlib", "pandas", "nbformat")),
+        ("brrcrl_lib.study.experiments.results", ("torch", "gymnasium")),
+    ],
+)
+def test_what_must_start_at_once_does_not_wait_for_heavy_libraries(what: str, heavy: tuple[str, ...]) -> None:
+    code = f"import sys, {what}\nprint([name for name in {heavy} if name in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"

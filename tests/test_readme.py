@@ -8,9 +8,9 @@ import shlex
 
 import pytest
 
+from brrcrl_lib.base.files import ROOT
 from brrcrl_lib.cli import COMMANDS, LEADING, _choose, _load
-from brrcrl_lib.runs import ROOT
-from brrcrl_lib.welcome import markdown_table
+from brrcrl_lib.tools.notebook_map import markdown_table
 
 PAGES = ("README.md", "data/README.md", "CONTRIBUTING.md", "DEVIATIONS.md")
 TEXTS = {name: (ROOT / name).read_text() for name in PAGES}
@@ -60,4 +60,4 @@ def test_links_lead_somewhere(page: str) -> None:
 
 
 def test_the_table_of_notebooks_is_the_notebooks_own() -> None:
-    assert markdown_table() in TEXTS["README.md"], "paste the output of brrcrl_lib.welcome.markdown_table()"
+    assert markdown_table() in TEXTS["README.md"], "paste the output of brrcrl_lib.tools.notebook_map.markdown_table()"

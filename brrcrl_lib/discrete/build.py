@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from brrcrl_lib.config import did_you_mean
+from brrcrl_lib.base.config import did_you_mean
 from brrcrl_lib.discrete.data import DiscreteData
 from brrcrl_lib.discrete.encoders import ENCODERS, make_encoder
 from brrcrl_lib.discrete.losses import LEARNERS

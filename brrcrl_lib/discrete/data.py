@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from brrcrl_lib.datasets.offline import OfflineDataset
+from brrcrl_lib.data.vectors import OfflineDataset
 
 
 @dataclass(frozen=True)

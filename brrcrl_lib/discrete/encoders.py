@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from brrcrl_lib.config import did_you_mean
+from brrcrl_lib.base.config import did_you_mean
 from brrcrl_lib.models import Standardiser, mlp
 
 ENCODERS = {

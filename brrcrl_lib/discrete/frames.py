@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from brrcrl_lib.datasets.atari import AtariConfig
-from brrcrl_lib.datasets.frame_format import store_name
+from brrcrl_lib.data.atari import AtariConfig
+from brrcrl_lib.data.frame_format import store_name
 from brrcrl_lib.discrete.data import DiscreteBatch
 
 FLAGS = [field.name for field in fields(AtariConfig) if field.name != "clip_rewards"]

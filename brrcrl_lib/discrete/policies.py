@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from brrcrl_lib.devices import generator as make_generator
+from brrcrl_lib.base.devices import generator as make_generator
 from brrcrl_lib.discrete.models import DiscreteCloning, DiscreteVanilla, JointReturnModel
 from brrcrl_lib.discrete.train import DiscreteRun
 from brrcrl_lib.inference.targets import Adaptive, Constant, Target, target_for

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import gymnasium as gym
 
-from brrcrl_lib.datasets.atari import GAMES, rom_name
-from brrcrl_lib.datasets.frame_format import frames_root, read_about
-from brrcrl_lib.datasets.frame_pack import import_sample
-from brrcrl_lib.datasets.frames import FrameStore, open_frames
-from brrcrl_lib.datasets.ladder import LadderConfig, ladder
-from brrcrl_lib.datasets.minari import action_space, load_dataset
-from brrcrl_lib.datasets.registry import DatasetError
-from brrcrl_lib.datasets.storage import sha256
+from brrcrl_lib.base.files import ROOT
+from brrcrl_lib.data.atari import GAMES, rom_name
+from brrcrl_lib.data.frame_format import frames_root, read_about
+from brrcrl_lib.data.frames import FrameStore, open_frames
+from brrcrl_lib.data.minari import action_space, load_dataset
+from brrcrl_lib.data.registry import DatasetError
+from brrcrl_lib.data.storage import sha256
 from brrcrl_lib.discrete.data import DiscreteData, VectorData
 from brrcrl_lib.discrete.frames import FrameData
-from brrcrl_lib.runs import ROOT
+from brrcrl_lib.tools.publishing.ladder import LadderConfig, ladder
+from brrcrl_lib.tools.publishing.pack import import_sample
 
 DISCOUNT = 0.95
 """gamma in the paper's table of hyperparameters for Atari."""

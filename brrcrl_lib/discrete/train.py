@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from brrcrl_lib.base.devices import pick_device
 from brrcrl_lib.checkpoints import Checkpoint, CheckpointError, checkpoint_file
-from brrcrl_lib.devices import pick_device
 from brrcrl_lib.discrete.build import DiscreteConfig, make_discrete_buckets, make_discrete_model
 from brrcrl_lib.discrete.data import DiscreteBatch, DiscreteData
 from brrcrl_lib.discrete.encoders import VectorEncoder

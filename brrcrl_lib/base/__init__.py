@@ -1,0 +1,1 @@
+"""What everything rests on: configurations, devices, files, errors."""

@@ -1,0 +1,178 @@
+"""`load_dataset(id)`: any Minari dataset of vectors as contiguous tensors, ready for any device.
+
+Two ways in, one way out. The kit's own datasets lie in flat parts that are read whole, after their sha256 was
+checked; every other Minari HDF5 file (as `minari download` leaves it) is read episode by episode.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import h5py
+import numpy as np
+import torch
+from gymnasium.envs.registration import EnvSpec
+from minari.serialization import deserialize_space
+
+from brrcrl_lib.base.environments import make_env
+from brrcrl_lib.data.registry import DatasetError, dataset_folder, read_metadata
+from brrcrl_lib.data.storage import FlatEpisodes, part_paths, read_part, sha256
+from brrcrl_lib.data.vectors import OfflineDataset
+from brrcrl_lib.returns import reward_to_go
+
+__all__ = ["OfflineDataset", "action_space", "load_dataset", "read_episodes"]
+
+EPISODES_AT_ONCE = 256
+
+
+def load_dataset(dataset_id: str, *, discount: float = 0.99, root: Path | str | None = None) -> OfflineDataset:
+    """The installed dataset `dataset_id`, with the RTG of every step for `discount`."""
+    folder = dataset_folder(dataset_id, root)
+    metadata = read_metadata(folder)
+    space = _vector_spaces(dataset_id, metadata)[1]
+    pieces = list(read_episodes(folder, metadata))
+    if not pieces:
+        raise DatasetError(f"{dataset_id} holds no episodes")
+    flat = FlatEpisodes.concatenate(pieces)
+    del pieces
+    _check(dataset_id, metadata, flat)
+    try:
+        rtg = reward_to_go(flat.rewards, flat.lengths, discount)
+    except ValueError as error:
+        raise DatasetError(f"{dataset_id}: {error}") from error
+    final = np.zeros(len(flat.observations), bool)
+    final[np.cumsum(flat.lengths + 1) - 1] = True
+    actions = flat.actions.astype(np.int64 if isinstance(space, gym.spaces.Discrete) else np.float32, copy=False)
+    low, high = _action_bounds(space)
+    return OfflineDataset(
+        id=dataset_id,
+        env_spec=parse_env_spec(metadata.get("env_spec")),
+        discount=discount,
+        observations=_float32(flat.observations[~final]),
+        actions=torch.from_numpy(actions),
+        rewards=_float32(flat.rewards),
+        rtg=_float32(rtg),
+        timesteps=torch.from_numpy(np.arange(len(rtg)) - np.repeat(flat.starts, flat.lengths)),
+        episode_ids=torch.from_numpy(np.repeat(np.arange(len(flat)), flat.lengths)),
+        terminations=torch.from_numpy(flat.terminations),
+        truncations=torch.from_numpy(flat.truncations),
+        final_observations=_float32(flat.observations[final]),
+        lengths=torch.from_numpy(flat.lengths),
+        starts=torch.from_numpy(flat.starts),
+        seeds=torch.from_numpy(flat.seeds),
+        returns=_float32(np.add.reduceat(flat.rewards, flat.starts, dtype=np.float64)),
+        action_low=low,
+        action_high=high,
+        card={key: value for key, value in metadata.items() if key not in ("observation_space", "action_space")},
+    )
+
+
+def action_space(dataset_id: str) -> gym.Space:
+    """The actions of an installed dataset, without reading its steps: a box of vectors or a discrete set."""
+    return _vector_spaces(dataset_id, read_metadata(dataset_folder(dataset_id)))[1]
+
+
+def read_episodes(folder: Path, metadata: dict[str, Any]) -> Iterator[FlatEpisodes]:
+    """All episodes in order, as they are stored: one item a part, or a few hundred episodes of a plain file."""
+    if metadata.get("data_format", "hdf5") != "hdf5":
+        raise DatasetError(f"{folder} is stored as {metadata['data_format']}; only HDF5 datasets can be loaded")
+    view = folder / "main_data.hdf5"
+    if "sha256" in metadata:
+        check_hash(view)
+    try:
+        parts = part_paths(folder)
+    except OSError as error:
+        raise DatasetError(f"{view} cannot be read: {error}") from error
+    if not parts:
+        yield from _plain_episodes(view, int(metadata["total_episodes"]))
+    for part in parts:
+        check_hash(part)
+        yield read_part(part)
+
+
+def check_hash(file: Path) -> None:
+    """Compare a file of a kit's dataset with the sha256 that the metadata.json beside it records."""
+    if not file.is_file():
+        raise DatasetError(f"{file} is missing; restore it from the repository or make it again")
+    recorded = read_metadata(file.parent).get("sha256", {}).get(file.name)
+    if sha256(file) != recorded:
+        raise DatasetError(f"{file} does not have the recorded sha256; it is damaged or was changed, so restore it")
+
+
+def _plain_episodes(file: Path, episodes: int) -> Iterator[FlatEpisodes]:
+    """Episodes of a Minari file without parts, a few hundred at a time."""
+    try:
+        with h5py.File(file, "r") as store:
+            for first in range(0, episodes, EPISODES_AT_ONCE):
+                groups = [store[f"episode_{index}"] for index in range(first, min(first + EPISODES_AT_ONCE, episodes))]
+                names = ("observations", "actions", "rewards", "terminations", "truncations")
+                columns = {name: [group[name][()] for group in groups] for name in names}
+                yield FlatEpisodes(
+                    **{name: np.concatenate(values) for name, values in columns.items()},
+                    lengths=np.array([len(rewards) for rewards in columns["rewards"]], np.int64),
+                    seeds=np.array([int(group.attrs.get("seed", -1)) for group in groups], np.int64),
+                )
+    except (OSError, KeyError) as error:
+        raise DatasetError(f"{file} cannot be read: {error}") from error
+
+
+def _check(dataset_id: str, metadata: dict[str, Any], flat: FlatEpisodes) -> None:
+    steps, episodes = len(flat.rewards), len(flat)
+    if (steps, episodes) != (metadata["total_steps"], metadata["total_episodes"]):
+        said = f"{metadata['total_steps']} steps in {metadata['total_episodes']} episodes"
+        raise DatasetError(f"{dataset_id} should hold {said}, but holds {steps} in {episodes}")
+    if len(flat.observations) != steps + episodes:
+        raise DatasetError(
+            f"{dataset_id}: {steps} steps in {episodes} episodes need {steps + episodes} observations "
+            f"(one more than steps in each episode); there are {len(flat.observations)}"
+        )
+    if not len(flat.actions) == len(flat.terminations) == len(flat.truncations) == steps == flat.lengths.sum():
+        raise DatasetError(f"{dataset_id}: actions, rewards and ends of episodes differ in length")
+    for name in ("observations", "actions"):
+        if not np.isfinite(getattr(flat, name)).all():
+            raise DatasetError(f"{dataset_id} holds {name} that are not finite")
+
+
+def _float32(values: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(values.astype(np.float32, copy=False))
+
+
+def _vector_spaces(dataset_id: str, metadata: dict[str, Any]) -> tuple[gym.Space, gym.Space]:
+    """The dataset's spaces, which must be a vector and a box or a set of actions."""
+    if "observation_space" in metadata and "action_space" in metadata:
+        observation_space = deserialize_space(metadata["observation_space"])
+        action_space = deserialize_space(metadata["action_space"])
+    else:
+        spec = parse_env_spec(metadata.get("env_spec"))
+        if spec is None:
+            raise DatasetError(f"{dataset_id} states neither its spaces nor its environment")
+        env = make_env(spec)
+        observation_space, action_space = env.observation_space, env.action_space
+        env.close()
+    if not isinstance(observation_space, gym.spaces.Box) or len(observation_space.shape) != 1:
+        raise DatasetError(f"{dataset_id} has observations {observation_space}; load_dataset reads vectors only")
+    if not isinstance(action_space, gym.spaces.Discrete) and not (
+        isinstance(action_space, gym.spaces.Box) and len(action_space.shape) == 1
+    ):
+        raise DatasetError(f"{dataset_id} has actions {action_space}; load_dataset reads vectors and discrete sets")
+    return observation_space, action_space
+
+
+def _action_bounds(space: gym.Space) -> tuple[torch.Tensor, torch.Tensor]:
+    if isinstance(space, gym.spaces.Discrete):
+        return torch.tensor([float(space.start)]), torch.tensor([float(space.start + space.n - 1)])
+    assert isinstance(space, gym.spaces.Box)
+    return torch.tensor(space.low, dtype=torch.float32), torch.tensor(space.high, dtype=torch.float32)
+
+
+def parse_env_spec(text: str | None) -> EnvSpec | None:
+    """The environment's spec from its JSON; fields that today's Gymnasium no longer knows are dropped."""
+    if text is None:
+        return None
+    known = {field.name for field in fields(EnvSpec)}
+    return EnvSpec.from_json(json.dumps({key: value for key, value in json.loads(text).items() if key in known}))

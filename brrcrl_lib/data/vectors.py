@@ -1,0 +1,147 @@
+"""`OfflineDataset`: what every method of the kit trains on."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import gymnasium as gym
+import torch
+from gymnasium.envs.registration import EnvSpec
+from torch import Tensor
+
+from brrcrl_lib.base.environments import make_env
+from brrcrl_lib.data.registry import DatasetError
+from brrcrl_lib.returns import ReturnBuckets
+
+STEP_FIELDS = ("observations", "actions", "rewards", "rtg", "timesteps", "terminations", "truncations")
+EPISODE_FIELDS = ("final_observations", "lengths", "seeds", "returns")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class OfflineDataset:
+    """Transitions of many episodes, one after another; `len` is the number of steps."""
+
+    id: str
+    env_spec: EnvSpec | None
+    discount: float
+    observations: Tensor  # [steps, k] float32
+    actions: Tensor  # [steps, m] float32, or [steps] int64 for a discrete set
+    rewards: Tensor  # [steps] float32
+    rtg: Tensor  # [steps] float32, discounted, from this step's reward on
+    timesteps: Tensor  # [steps] int64, 0 at the start of each episode
+    episode_ids: Tensor  # [steps] int64
+    terminations: Tensor  # [steps] bool: the task ended (a fall)
+    truncations: Tensor  # [steps] bool: the clock ended it
+    final_observations: Tensor  # [episodes, k]: what followed the last step
+    lengths: Tensor  # [episodes] int64
+    starts: Tensor  # [episodes] int64: first step of each episode
+    seeds: Tensor  # [episodes] int64; -1 where unknown
+    returns: Tensor  # [episodes] float32, undiscounted
+    action_low: Tensor  # [m]; the smallest action, [1], of a discrete set
+    action_high: Tensor  # [m]; the largest action, [1], of a discrete set
+    card: dict[str, Any]  # what is known about where the data came from
+
+    def __len__(self) -> int:
+        return len(self.rewards)
+
+    @property
+    def episodes(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def discrete(self) -> bool:
+        """True if actions are numbers of a set instead of vectors."""
+        return not self.actions.is_floating_point()
+
+    @property
+    def device(self) -> torch.device:
+        return self.observations.device
+
+    def to(self, device: torch.device | str) -> OfflineDataset:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        moved: dict[str, Any] = {name: value.to(device) for name, value in values.items() if isinstance(value, Tensor)}
+        return replace(self, **moved)
+
+    def next_observations(self) -> Tensor:
+        """The observation after each step, [steps, k]."""
+        following = torch.roll(self.observations, -1, 0)
+        following[self.starts + self.lengths - 1] = self.final_observations
+        return following
+
+    def sample(self, batch_size: int, generator: torch.Generator) -> Tensor:
+        """Indices [batch_size] of steps, drawn uniformly with replacement."""
+        return torch.randint(len(self), (batch_size,), generator=generator, device=generator.device)
+
+    def standardisation(self, floor: float = 1e-3) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation of the observations, each [k]; the latter at least `floor`."""
+        std, mean = torch.std_mean(self.observations, 0, correction=0)
+        return mean, std.clamp(min=floor)
+
+    def buckets(self, count: int = 80, scheme: str = "equal_width") -> ReturnBuckets:
+        """Return buckets whose range is this dataset's own."""
+        return ReturnBuckets.from_data(self.rtg, count, scheme=scheme)
+
+    def make_env(self, **options: Any) -> gym.Env:
+        """The environment the data came from, by the dataset's own spec."""
+        if self.env_spec is None:
+            raise DatasetError(f"{self.id} does not say which environment it came from")
+        return make_env(self.env_spec, **options)
+
+    def select(self, chosen: Tensor) -> OfflineDataset:
+        """The dataset of the episodes `chosen` [n], in that order, numbered anew."""
+        chosen = chosen.to(self.device)
+        lengths = self.lengths[chosen]
+        starts = lengths.cumsum(0) - lengths
+        numbers = torch.repeat_interleave(torch.arange(len(chosen), device=self.device), lengths)
+        steps = torch.arange(len(numbers), device=self.device) + (self.starts[chosen] - starts)[numbers]
+        return replace(
+            self,
+            episode_ids=numbers,
+            starts=starts,
+            **{name: getattr(self, name)[steps] for name in STEP_FIELDS},
+            **{name: getattr(self, name)[chosen] for name in EPISODE_FIELDS},
+        )
+
+    def top_fraction(self, share: float) -> OfflineDataset:
+        """The best `share` of the trajectories by return, at least one; of equal ones the earlier. Order is kept."""
+        if not 0 < share <= 1:
+            raise ValueError(f"the share of trajectories to keep must lie in (0, 1]; got {share}")
+        count = max(1, math.ceil(share * self.episodes - 1e-9))
+        best = torch.sort(self.returns, descending=True, stable=True).indices[:count]
+        return self.select(best.sort().values)
+
+    def split(self, held_out: float, generator: torch.Generator) -> tuple[OfflineDataset, OfflineDataset]:
+        """Whole episodes at random into (train, held out); both get at least one. Order is kept."""
+        if not 0 < held_out < 1:
+            raise ValueError(f"the share of episodes to hold out must lie in (0, 1); got {held_out}")
+        if self.episodes < 2:
+            raise DatasetError(f"{self.id} has a single episode, which cannot be split")
+        count = min(self.episodes - 1, max(1, round(held_out * self.episodes)))
+        order = torch.randperm(self.episodes, generator=generator, device=generator.device)
+        return self.select(order[count:].sort().values), self.select(order[:count].sort().values)
+
+    def __repr__(self) -> str:
+        env = self.env_spec.id if self.env_spec else "environment unknown"
+        lines = [
+            f"OfflineDataset '{self.id}' ({env}, discount {self.discount:g}, on {self.device})",
+            f"  {len(self):,} steps in {self.episodes:,} episodes",
+            f"  observations {tuple(self.observations.shape)}, actions {tuple(self.actions.shape)}"
+            + (" discrete" if self.discrete else ""),
+        ]
+        if self.device.type != "meta":
+            lines += [
+                f"  ended by the task {int(self.terminations.sum()):,}, by the clock {int(self.truncations.sum()):,}",
+                f"  return  {_distribution(self.returns)}",
+                f"  rtg     {_distribution(self.rtg)}",
+            ]
+        return "\n".join(lines)
+
+
+def _distribution(values: Tensor) -> str:
+    """How `values` [n] are spread."""
+    ordered = values.double().cpu().sort().values
+    shares = {"min": 0, "10%": 0.1, "median": 0.5, "90%": 0.9, "max": 1}
+    points = {name: ordered[round(share * (len(ordered) - 1))] for name, share in shares.items()}
+    return " | ".join(f"{name} {value:.1f}" for name, value in (points | {"mean": ordered.mean()}).items())

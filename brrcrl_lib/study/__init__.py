@@ -1,0 +1,1 @@
+"""The study of the paper: what the notebooks show."""

@@ -1,0 +1,1 @@
+"""What a trained model has learned, one question a file."""

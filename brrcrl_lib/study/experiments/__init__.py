@@ -1,0 +1,1 @@
+"""Grids of experiments, running them, and the rows that they leave."""

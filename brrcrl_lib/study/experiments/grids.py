@@ -1,0 +1,232 @@
+"""The grids of experiments, declared as data: what is trained, on what, and how it is made to act.
+
+A cell is one number to be measured: (dataset, training, seed, inference). A training is named by what differs from
+`TrainConfig`, an inference by what differs from `InferenceConfig` (for discrete actions `DiscreteConfig` and
+`DiscreteInference`); cells of any grid that share a training share its run, and cells that are the same are measured
+once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from brrcrl_lib.base.config import did_you_mean, with_preset
+from brrcrl_lib.families import FAMILIES
+
+HOPPER, WALKER2D, HALFCHEETAH = (f"brrcrl/{name}/medium-replay-v0" for name in ("hopper", "walker2d", "halfcheetah"))
+MEDIUM_REPLAY = (HOPPER, WALKER2D, HALFCHEETAH)
+WALKER2D_OTHERS = tuple(f"brrcrl/walker2d/{kind}-v0" for kind in ("medium", "medium-expert", "expert"))
+SEEDS = (0, 1, 2)
+
+Settings = dict[str, Any]
+AUTHORS: Settings = {"objective": "authors"}
+PAPER: Settings = {"objective": "paper"}
+VANILLA: Settings = {"method": "vanilla"}
+CLONING: Settings = {"method": "cloning"}
+
+ADAPTIVE: Settings = {"target": "adaptive", "delta": 0.1}
+MAX: Settings = {"target": "max"}
+SCHEDULE: Settings = {"target": "dt_schedule"}
+FIXED: tuple[Settings, ...] = tuple({"target": "fixed", "quantile": q} for q in (0.5, 0.9))
+CLONE: Settings = {"clone": True}
+DELTAS = (0.9, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01, 0.001)
+TOP_SHARES = (0.5, 0.2)
+EARLY: Settings = {**AUTHORS, "fusion": "early"}
+
+BREAKOUT, QBERT, PONG, SEAQUEST = (f"ladder/{game}" for game in ("breakout", "qbert", "pong", "seaquest"))
+LEARNERS: tuple[Settings, ...] = ({"learner": "monte_carlo"}, {"learner": "distributional_td"})
+ATARI_DELTAS = (0.9, 0.5, 0.2, 0.1, 0.05, 0.01, 0.001)
+ATARI_RULES: tuple[Settings, ...] = (*({**ADAPTIVE, "delta": delta} for delta in ATARI_DELTAS), MAX, SCHEDULE)
+MAX_STEPS = {BREAKOUT: 3_000, QBERT: 3_000, PONG: 5_000, SEAQUEST: 3_000}
+"""Decisions after which a game is cut off: a policy that never serves the ball would sit there for all of the usual
+27,000 (108,000 screens). Pong gets more, because a long game is a close one and what is cut off there flatters. Rows
+say how many games were cut."""
+
+HOUSEKEEPING = ("device", "log_every", "checkpoint_every")
+"""Settings that do not change what is learned."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Every dataset x every training x every seed x every inference setting."""
+
+    datasets: tuple[str, ...]
+    trainings: tuple[Settings, ...]
+    seeds: tuple[int, ...]
+    inferences: tuple[Settings, ...]
+    trace: bool = False
+    """Keep what the policy asked for and got at every step."""
+    family: str = "continuous"
+    """Which kind of actions, see families.py."""
+
+
+def atari(datasets: tuple[str, ...], seeds: tuple[int, ...]) -> tuple[Block, ...]:
+    """Both learners under every rule and without any, and their rivals under those that they can follow."""
+    return (
+        Block(datasets, LEARNERS, seeds, (*ATARI_RULES, CLONE), family="discrete"),
+        Block(datasets, (VANILLA,), seeds, (MAX, SCHEDULE, ADAPTIVE), family="discrete"),
+        Block(datasets, (CLONING,), seeds, (CLONE,), family="discrete"),
+    )
+
+
+GRIDS: dict[str, tuple[Block, ...]] = {
+    # Does BR-RCRL beat cloning, and does the objective matter? (Section 4.1; notebook 05)
+    "engine": (
+        Block(MEDIUM_REPLAY, (AUTHORS, PAPER), SEEDS, (ADAPTIVE, CLONE)),
+        Block(MEDIUM_REPLAY, (CLONING,), SEEDS, (CLONE,)),
+    ),
+    # Adaptive targets against Max, the DT scheduler and fixed returns (Table 3; notebook 07)
+    "targets": (
+        Block(MEDIUM_REPLAY, (AUTHORS, PAPER, VANILLA), SEEDS, (ADAPTIVE, MAX, SCHEDULE, *FIXED)),
+        Block(WALKER2D_OTHERS[:2], (AUTHORS,), SEEDS, (ADAPTIVE, MAX, SCHEDULE)),
+    ),
+    # What delta does (Figure 4, left; notebook 08)
+    "delta_sweep": (
+        Block(MEDIUM_REPLAY, (AUTHORS, PAPER), SEEDS, tuple({**ADAPTIVE, "delta": delta} for delta in DELTAS)),
+    ),
+    # Does the agent deliver the return it asked for? (Figure 5; notebook 09)
+    "target_vs_observed": (Block((*MEDIUM_REPLAY, *WALKER2D_OTHERS), (AUTHORS,), SEEDS, (ADAPTIVE,), trace=True),),
+    # Which component carries the result (Table 4), and what the paper does not mention (notebook 10)
+    "ablations": (
+        Block((HOPPER,), (EARLY,), SEEDS, (ADAPTIVE,)),  # the slowest to train come first
+        # Played differently: no training of their own.
+        Block(MEDIUM_REPLAY, (VANILLA,), SEEDS, (SCHEDULE, ADAPTIVE)),
+        Block(
+            MEDIUM_REPLAY,
+            (AUTHORS,),
+            SEEDS,
+            (
+                {**ADAPTIVE, "source": "value_model"},
+                {**ADAPTIVE, "source": "prior_samples_logits"},
+                {**ADAPTIVE, "optimizer": "langevin"},
+                {**ADAPTIVE, "mode": "sample"},
+            ),
+        ),
+        Block((HOPPER,), (AUTHORS,), SEEDS, ({**ADAPTIVE, "optimizer": "dfo", "samples": 1024},)),
+        # Trained differently.
+        Block(
+            MEDIUM_REPLAY,
+            (AUTHORS, {**AUTHORS, "return_weight": 0.0}, {**AUTHORS, "uniform_share": 1.0}, PAPER),
+            SEEDS,
+            (ADAPTIVE,),
+        ),
+        Block(
+            (HOPPER,),
+            (
+                {**AUTHORS, "uniform_share": 0.0},
+                {**AUTHORS, "buckets": 20},
+                {**AUTHORS, "bucket_range": "paper"},
+                {**AUTHORS, "negatives": 4},
+            ),
+            SEEDS,
+            (ADAPTIVE,),
+        ),
+    ),
+    # Do low-return trajectories help? (appendix; notebook 11)
+    "rtg_independence": (
+        Block(MEDIUM_REPLAY, (AUTHORS,), SEEDS, (ADAPTIVE,)),
+        Block(MEDIUM_REPLAY, (VANILLA,), SEEDS, (SCHEDULE, ADAPTIVE)),
+        Block(MEDIUM_REPLAY, (CLONING,), SEEDS, (CLONE,)),
+        Block(MEDIUM_REPLAY, tuple({**AUTHORS, "top_share": share} for share in TOP_SHARES), SEEDS, (ADAPTIVE,)),
+        Block(
+            MEDIUM_REPLAY, tuple({**VANILLA, "top_share": share} for share in TOP_SHARES), SEEDS, (SCHEDULE, ADAPTIVE)
+        ),
+        Block(MEDIUM_REPLAY, tuple({**CLONING, "top_share": share} for share in TOP_SHARES), SEEDS, (CLONE,)),
+    ),
+    # The joint table on pixels (Section 4.3, Table 2 and Figure 4, right; notebook 12)
+    "atari": (
+        Block((BREAKOUT, PONG), LEARNERS, (0,), (ADAPTIVE, MAX), trace=True, family="discrete"),
+        *atari((BREAKOUT, PONG, QBERT, SEAQUEST), (0,)),
+        *atari((BREAKOUT, PONG), (1, 2)),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number to be measured."""
+
+    dataset: str
+    training: Mapping[str, Any]
+    seed: int
+    inference: Mapping[str, Any]
+    preset: str
+    episodes: int
+    trace: bool = False
+    family: str = "continuous"
+    max_steps: int | None = None
+    """Cut episodes off after so many steps."""
+
+    @property
+    def config(self) -> Any:
+        return with_preset(FAMILIES[self.family].config, self.preset, seed=self.seed, **self.training)
+
+    @property
+    def train_key(self) -> str:
+        """Names the training by all its settings, so that other defaults mean another training.
+
+        Fields that are off (None, False) are left out: a new option does not rename what was trained before it.
+        """
+        settings = {name: value for name, value in asdict(self.config).items() if name not in HOUSEKEEPING}
+        return _digest(
+            [
+                self.dataset,
+                {name: value for name, value in settings.items() if value is not None and value is not False},
+            ]
+        )
+
+    @property
+    def key(self) -> str:
+        cap = [] if self.max_steps is None else [self.max_steps]
+        return _digest([self.train_key, dict(self.inference), self.episodes, *cap])
+
+    def describe(self) -> str:
+        settings = {**self.training, **self.inference}
+        return f"{self.dataset} seed {self.seed} " + " ".join(f"{name}={value}" for name, value in settings.items())
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def cells(grid: str, preset: str = "laptop", episodes: int = 10) -> list[Cell]:
+    """All cells of a grid, in the order in which they are run. Smoke runs take shipped samples instead of ladders."""
+    if grid not in GRIDS:
+        raise ValueError(f"unknown grid '{grid}'{did_you_mean(grid, GRIDS)}")
+    every = (
+        Cell(
+            dataset.replace("ladder/", "sample/") if preset == "smoke" else dataset,
+            training,
+            seed,
+            inference,
+            preset,
+            episodes,
+            block.trace,
+            block.family,
+            MAX_STEPS.get(dataset),
+        )
+        for block in GRIDS[grid]
+        for dataset in block.datasets
+        for seed in block.seeds
+        for training in block.trainings
+        for inference in block.inferences
+    )
+    found: dict[str, Cell] = {}
+    for cell in every:
+        found.setdefault(cell.key, cell)
+    return list(found.values())
+
+
+def coverage(grid: str, keys: Iterable[str], preset: str = "laptop") -> str:
+    """How much of a grid the rows with these keys are, in words."""
+    if preset == "smoke":
+        return "a few cells of the grid, measured here and now; their numbers claim nothing"
+    wanted = {cell.key for cell in cells(grid, "laptop" if preset == "recorded" else preset)}
+    found = len(wanted & set(keys))
+    if found == len(wanted):
+        return f"all {found} cells of the grid"
+    return f"{found} of {len(wanted)} cells of the grid so far; `brrcrl experiments run {grid}` continues it"

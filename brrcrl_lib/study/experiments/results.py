@@ -1,0 +1,141 @@
+"""Read recorded results back: every row checked, a broken one named with its line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from brrcrl_lib.base.files import ROOT
+from brrcrl_lib.data.atari import GAMES
+from brrcrl_lib.returns import reward_to_go
+
+RESULTS = ROOT / "data" / "results"
+REQUIRED = ("key", "dataset", "env", "method", "objective", "variant", "train_seed", "target", "delta", "return_mean",
+            "returns", "score", "reference", "train_steps", "train_seconds", "preset", "versions",
+            "revision")  # fmt: skip
+TRACE_COLUMNS = ("episode", "step", "reward", "target", "predicted")
+
+DEFAULTS: dict[str, Any] = {
+    "method": "bayesian", "objective": "authors", "target": "adaptive", "delta": 0.1, "clone": False,
+    "source": "prior_samples", "optimizer": "cem", "samples": None, "mode": "best",
+    "return_weight": None, "uniform_share": None, "buckets": None, "bucket_range": None, "negatives": None,
+    "fusion": None, "top_share": None,
+}  # fmt: skip
+"""BR-RCRL as the kit plays it, setting by setting: what a variant differs from."""
+DISCRETE_DEFAULTS: dict[str, Any] = {
+    "method": "bayesian", "objective": "monte_carlo", "target": "adaptive", "delta": 0.1, "clone": False,
+    "mode": "best", "epsilon": 0.01,
+}  # fmt: skip
+"""The same for discrete actions, where `objective` is the learner."""
+
+
+def read_results(path: Path) -> pd.DataFrame:
+    """The rows of a results file; a broken one is named with its line."""
+    if not path.exists():
+        raise FileNotFoundError(f"no results at {path}; `brrcrl experiments run {path.stem}` makes them")
+    try:
+        table = pd.read_csv(path)
+    except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
+        raise ValueError(f"{path.name} is not a readable CSV file: {error}") from None
+    missing = [name for name in REQUIRED if name not in table.columns]
+    if missing:
+        raise ValueError(f"{path.name} lacks the columns {', '.join(missing)}")
+    for line, row in enumerate(table.to_dict("records"), start=2):
+        problem = next(_row_problems(row), None)
+        if problem:
+            raise ValueError(f"{path.name}, line {line}: {problem}")
+    if table["key"].duplicated().any():
+        raise ValueError(f"{path.name} holds the cell {table['key'][table['key'].duplicated()].iloc[0]} twice")
+    return table
+
+
+def _row_problems(row: Mapping[Any, Any]) -> Iterator[str]:
+    try:
+        returns = json.loads(row["returns"])
+    except (TypeError, ValueError):
+        yield "returns is not a list of numbers"
+        return
+    if not returns or not all(isinstance(value, int | float) for value in returns):
+        yield "returns is not a list of numbers"
+    elif abs(sum(returns) / len(returns) - row["return_mean"]) > 0.01 * max(1.0, abs(row["return_mean"])):
+        yield f"return_mean {row['return_mean']} is not the mean of returns"
+
+
+def read_grid(grid: str, folder: Path = RESULTS) -> pd.DataFrame:
+    """The recorded rows of a grid, with every setting of a training that varies as a column of its own."""
+    table = read_results(folder / f"{grid}.csv")
+    variants = [json.loads(text) for text in table["variant"]]
+    for name in sorted({name for variant in variants for name in variant}):
+        table[name] = [variant.get(name) for variant in variants]
+    return table
+
+
+def select(table: pd.DataFrame, **wanted: Any) -> pd.DataFrame:
+    """Rows whose columns have the wanted values; None stands for a setting left at its default."""
+    chosen = pd.Series(True, index=table.index)
+    for name, value in wanted.items():
+        if name in table:
+            chosen &= table[name].isna() if value is None else table[name] == value
+        elif value is not None:
+            return table.iloc[:0]
+    return table[chosen]
+
+
+def read_trace(
+    key: str, discount: float = 0.99, folder: Path = RESULTS, reward_clip: float | None = None
+) -> pd.DataFrame:
+    """What a recorded cell asked for and got at every step; `observed` is the discounted reward-to-go that followed.
+
+    Rows of games say their `discount` and `reward_clip`: with these, `observed` is in the units of the target.
+    """
+    path = folder / "traces" / f"{key}.csv.gz"
+    if not path.exists():
+        raise FileNotFoundError(f"no trace of the cell {key} ships; its grid keeps none, or has not been run")
+    trace = pd.read_csv(path)
+    missing = [name for name in TRACE_COLUMNS if name not in trace]
+    if missing:
+        raise ValueError(f"{path.name} lacks the columns {', '.join(missing)}")
+    lengths = trace.groupby("episode").size().to_numpy()
+    rewards = trace["reward"] if reward_clip is None else trace["reward"].clip(-reward_clip, reward_clip)
+    return trace.assign(observed=reward_to_go(rewards.to_numpy(), lengths, discount))
+
+
+def command(grid: str, key: str) -> str:
+    """What makes one recorded row again."""
+    return f"brrcrl experiments run {grid} --key {key} --work runs/again"
+
+
+def short_name(dataset_id: str) -> str:
+    """`brrcrl/hopper/medium-replay-v0` -> `hopper medium-replay`, `ladder/pong` -> `pong`."""
+    kind, _, game = dataset_id.partition("/")
+    if kind in ("ladder", "sample"):
+        return game if kind == "ladder" else f"{game} sample"
+    return " ".join(dataset_id.split("/")[-2:]).rsplit("-v", 1)[0]
+
+
+def model_name(dataset_id: str) -> str:
+    """How files of a dataset's models begin: `brrcrl/hopper/medium-replay-v0` -> `hopper-medium-replay`,
+    `ladder/pong` -> `pong-ladder`."""
+    kind, _, game = dataset_id.partition("/")
+    if kind in ("ladder", "sample"):
+        return f"{game}-{kind}"
+    return "-".join(dataset_id.split("/")[-2:]).rsplit("-v", 1)[0]
+
+
+def order_datasets(names: Iterable[str]) -> list[str]:
+    """Datasets in the order of the kit: hopper, walker2d, halfcheetah; replay, medium, medium-expert, expert; games."""
+    environments = ("hopper", "walker2d", "halfcheetah", *GAMES)
+    kinds = ("medium-replay-v0", "medium-v0", "medium-expert-v0", "expert-v0", "ladder", "sample")
+
+    def place(name: str) -> tuple[int, int, str]:
+        *_, environment, kind = ("", *name.split("/"))
+        if environment in ("ladder", "sample"):  # ladder/pong: the other way round
+            environment, kind = kind, environment
+        known = environment in environments and kind in kinds
+        return (environments.index(environment), kinds.index(kind), name) if known else (9, 9, name)
+
+    return sorted(set(names), key=place)

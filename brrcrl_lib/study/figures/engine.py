@@ -1,0 +1,159 @@
+"""Figures of notebooks 05 and 06: what training does, and how an action is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.contour import QuadContourSet
+from torch import Tensor
+
+from brrcrl_lib.returns import ReturnBuckets
+from brrcrl_lib.study.analysis.diagnostics import POLICIES, Forecast
+from brrcrl_lib.study.figures.style import COLORS
+
+OBJECTIVE_COLORS = {"authors": COLORS["ours"], "paper": COLORS["vanilla"], "cloning": COLORS["data"]}
+OBJECTIVE_LINES = {"authors": "-", "paper": "--", "cloning": ":"}
+OBJECTIVE_MARKERS = {"authors": "o", "paper": "s", "cloning": "D"}
+PARTS = {"contrast": "contrast", "prior_nll": "−log p(a|s)", "return_nll": "−log p(R|s,a)", "value_nll": "−log p(R|s)"}
+
+
+# -- training ----------------------------------------------------------------------------------------------------
+
+
+def draw_curves(axes: Sequence[Axes], metrics: Mapping[str, pd.DataFrame], ignorant: Mapping[str, float]) -> None:
+    """One panel per part of the loss, one line per objective, and what a model that knows nothing would score."""
+    for axis, (part, title) in zip(axes, PARTS.items(), strict=True):
+        for objective, table in metrics.items():
+            if part in table:
+                axis.plot(table["step"], table[part], OBJECTIVE_LINES[objective], color=OBJECTIVE_COLORS[objective],
+                          label=objective)  # fmt: skip
+        axis.axhline(ignorant[part], color=COLORS["exact"], lw=1.2, ls=":", label="knows nothing")
+        axis.set(xlabel="gradient step", ylabel="nats")
+        axis.set_title(title, weight="normal", fontsize=11)
+    axes[0].legend(fontsize=9)
+
+
+def draw_reliability(axis: Axes, tables: Mapping[str, pd.DataFrame]) -> None:
+    """Mean outcome against mean prediction, with bootstrap bars over episodes; the diagonal is perfect."""
+    ends = [min(t.predicted.min() for t in tables.values()), max(t.predicted.max() for t in tables.values())]
+    axis.plot(ends, ends, color=COLORS["exact"], lw=1.2, ls=":", label="perfect")
+    for objective, table in tables.items():
+        bars = np.abs(np.stack([table.actual - table.low, table.high - table.actual]))
+        axis.errorbar(table.predicted, table.actual, yerr=bars, capsize=3, lw=1.4, label=objective,
+                      color=OBJECTIVE_COLORS[objective], ls=OBJECTIVE_LINES[objective],
+                      marker=OBJECTIVE_MARKERS[objective])  # fmt: skip
+    axis.set(xlabel="predicted mean return E[R|s,a]", ylabel="mean return that followed")
+    axis.legend(fontsize=9)
+
+
+def draw_coverage(axis: Axes, forecasts: Mapping[str, Forecast]) -> None:
+    """Share of outcomes below each predicted quantile; a line above the diagonal means too high a forecast."""
+    levels = np.linspace(0, 1, 101)
+    axis.plot(levels, levels, color=COLORS["exact"], lw=1.2, ls=":", label="perfect")
+    for objective, forecast in forecasts.items():
+        below = np.searchsorted(np.sort(forecast.pit.numpy()), levels, side="right") / len(forecast.pit)
+        axis.plot(levels, below, OBJECTIVE_LINES[objective], color=OBJECTIVE_COLORS[objective], label=objective)
+    axis.set(xlabel="predicted quantile", ylabel="share of returns below it", aspect="equal")
+    axis.legend(fontsize=9)
+
+
+def draw_prior(left: Axes, right: Axes, shapes: Mapping[str, tuple[Tensor, Tensor]]) -> None:
+    """Cumulative shares of the prior's standard deviations, and of the distance from its mode to the data."""
+    for objective, values in shapes.items():
+        for axis, value in zip((left, right), values, strict=True):
+            flat = np.sort(value.flatten().numpy())
+            axis.plot(flat, np.linspace(0, 1, len(flat)), OBJECTIVE_LINES[objective], label=objective,
+                      color=OBJECTIVE_COLORS[objective])  # fmt: skip
+    left.set(xlabel="standard deviation of p(a|s), per joint", ylabel="share of states and joints below")
+    right.set(xlabel="|mode − recorded action|, per joint", ylabel="share of states and joints below")
+    highest = max(float(np.quantile(std.numpy(), 0.99)) for std, _ in shapes.values())
+    left.set_xlim(0, 1.05 * highest)
+    left.legend(fontsize=9)
+
+
+def draw_results(axis: Axes, table: pd.DataFrame) -> None:
+    """Mean return of every training seed as a point, a bar at the policy's mean; columns policy and return_mean."""
+    for position, name in enumerate(POLICIES):
+        values = table.loc[table["policy"] == name, "return_mean"].to_numpy()
+        if not len(values):
+            continue
+        kind = name.split(",")[0]
+        spread = np.linspace(-0.12, 0.12, len(values)) if len(values) > 1 else np.zeros(1)
+        axis.hlines(values.mean(), position - 0.3, position + 0.3, color=OBJECTIVE_COLORS[kind], lw=3, alpha=0.5)
+        axis.plot(position + spread, values, OBJECTIVE_MARKERS[kind], color=OBJECTIVE_COLORS[kind], mec="black",
+                  mfc="white" if "mode" in name else None)  # fmt: skip
+    axis.set_xticks(range(len(POLICIES)), [name.replace(", ", ",\n") for name in POLICIES])
+    axis.set_xlim(-0.6, len(POLICIES) - 0.4)
+    low, high = min(0.0, table["return_mean"].min()), max(0.0, table["return_mean"].max())
+    axis.set_ylim(low - 0.04 * (high - low), high + 0.08 * (high - low))
+    axis.grid(visible=False, axis="x")
+
+
+# -- inference ---------------------------------------------------------------------------------------------------
+
+SOURCE_STYLES = {
+    "prior_samples": ("mixture over prior samples", COLORS["ours"], "-"),
+    "value_model": ("value model", COLORS["good"], "--"),
+    "prior_samples_logits": ("averaged logits", COLORS["schedule"], "-."),
+}
+
+
+def draw_threshold(
+    left: Axes, right: Axes, buckets: ReturnBuckets, distributions: Mapping[str, Tensor], delta: float
+) -> None:
+    """p(R|s) from each source [buckets], and the tail P(R >= r|s) from which theta_delta is read."""
+    edges = buckets.lower_edges().numpy()
+    for source, probabilities in distributions.items():
+        label, color, line = SOURCE_STYLES[source]
+        left.step(edges, probabilities.numpy(), where="post", color=color, ls=line, lw=1.6, label=label)
+        right.step(edges, buckets.tail(probabilities).numpy(), where="pre", color=color, ls=line, lw=1.6)
+        theta = edges[int(buckets.threshold(probabilities, delta))]
+        right.plot([theta, theta], [0, delta], color=color, ls=line, lw=1.2)
+        right.plot(theta, delta, "o", color=color, ms=7, mec="black")
+    right.axhline(delta, color=COLORS["exact"], lw=1.2, ls=":")
+    right.annotate(f"δ = {delta:g}", (buckets.low, delta), xytext=(4, 4), textcoords="offset points")
+    left.set(xlabel="return R", ylabel="p(R|s), per bucket")
+    right.set(xlabel="return r", ylabel="P(R ≥ r|s)", ylim=(0, 1.05))
+    left.legend(fontsize=9)
+
+
+def draw_energy(
+    axis: Axes, grid: tuple[Tensor, Tensor, Tensor], names: tuple[str, str], depth: float = 4.0
+) -> QuadContourSet:
+    """Energy above the lowest point of the slice, in nats, cut off at `depth`; dark is likely."""
+    x, y, energy = (values.numpy() for values in grid)
+    shading = axis.contourf(x, y, np.minimum(energy - energy.min(), depth), levels=np.linspace(0, depth, 17),
+                            cmap="Blues_r")  # fmt: skip
+    axis.contour(x, y, energy - energy.min(), levels=[0.5, 2], colors="black", linewidths=0.7, alpha=0.6)
+    axis.set(xlabel=names[0], ylabel=names[1], aspect="equal", xlim=(x[0], x[-1]), ylim=(y[0], y[-1]))
+    axis.locator_params(nbins=4)
+    axis.grid(visible=False)
+    return shading
+
+
+def mark(axis: Axes, action: Tensor, label: str, marker: str, color: str) -> None:
+    """One action [2] in a slice."""
+    axis.plot(*action.numpy(), marker, color=color, ms=10, mec="black", label=label, clip_on=False, zorder=5, ls="")
+
+
+def draw_samples(axis: Axes, actions: Tensor) -> None:
+    """An optimiser's candidates [N, 2] in a slice."""
+    axis.plot(*actions.numpy().T, "o", ms=4, color=COLORS["schedule"], mec="black", mew=0.3, alpha=0.8)
+
+
+def draw_race(axis: Axes, table: pd.DataFrame) -> None:
+    """Mean energy against time, one point per optimiser (columns optimizer, energy, ms): lower left is better."""
+    lowest = table["energy"].min()
+    excess = np.maximum(table["energy"] - lowest, 1e-4)  # a logarithmic axis has no zero
+    for (_, row), above in zip(table.iterrows(), excess, strict=True):
+        ours, literal = "cem" in row["optimizer"], "literal" in row["optimizer"]
+        axis.plot(row["ms"], above, "o" if ours else ("^" if "langevin" in row["optimizer"] else "s"), ms=9,
+                  color=COLORS["ours"] if ours else COLORS["vanilla"], mfc="white" if literal else None)  # fmt: skip
+        offset = (0, -18) if literal or "langevin" in row["optimizer"] else (0, 9)
+        side = "right" if literal else "center"
+        axis.annotate(row["optimizer"], (row["ms"], above), textcoords="offset points", xytext=offset, size=9, ha=side)
+    axis.set(xscale="log", yscale="log", xlabel="milliseconds per action", ylabel="mean energy above the best (nats)")
+    axis.margins(x=0.2, y=0.2)

@@ -1,0 +1,120 @@
+"""Figures of notebooks 07 to 11: settings side by side, sweeps, target against observed return."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection
+
+from brrcrl_lib.study.claims.verdicts import Effect
+from brrcrl_lib.study.figures.style import COLORS
+
+STYLES = {"authors": (COLORS["ours"], "o", "-"), "paper": (COLORS["vanilla"], "s", "--")}
+STYLES |= {"Monte Carlo": STYLES["authors"], "distributional TD": STYLES["paper"]}
+METHOD_STYLES = {
+    "BR-RCRL": (COLORS["ours"], "o", "-"),
+    "vanilla, DT scheduler": (COLORS["vanilla"], "s", "--"),
+    "vanilla, adaptive": (COLORS["schedule"], "^", "-."),
+    "cloning": (COLORS["data"], "D", ":"),
+}
+
+
+def draw_settings(axis: Axes, lines: pd.DataFrame, names: Sequence[str], ours: int = 1) -> None:
+    """Mean return and 95% interval of each setting, its training seeds as white points.
+
+    `lines` are those of one dataset from `claims.summary.summarise`. `names` lists the settings from top to bottom;
+    the first `ours` are marked, and one without a line leaves a gap.
+    """
+    for _, line in lines.iterrows():
+        position = len(names) - 1 - names.index(line["setting"])
+        marked = line["setting"] in names[:ours]
+        color = COLORS["ours"] if marked else COLORS["vanilla"]
+        axis.plot([line["low"], line["high"]], [position] * 2, color=color, lw=6, alpha=0.35, solid_capstyle="butt")
+        axis.plot(line["return"], position, "D" if marked else "o", color=color, ms=8, mec="black")
+        axis.plot(line["seeds"], [position] * len(line["seeds"]), "o", ms=4, mfc="white", mec="black", mew=0.8)
+    axis.set_yticks(range(len(names)), list(reversed(names)))
+    axis.set_ylim(-0.6, len(names) - 0.4)
+    axis.set_xlabel("return")
+    axis.grid(visible=False, axis="y")
+
+
+def draw_sweep(axis: Axes, summary: pd.DataFrame, objective: str) -> None:
+    """Return against delta (ambition grows to the right), 95% interval as a band, seeds as points."""
+    color, marker, line = STYLES[objective]
+    delta = summary["setting"].astype(float).to_numpy()
+    axis.fill_between(delta, summary["low"], summary["high"], color=color, alpha=0.15, lw=0)
+    axis.plot(delta, summary["return"], line, color=color, marker=marker, ms=5, label=objective)
+    for position, seeds in zip(delta, summary["seeds"], strict=True):
+        axis.plot([position] * len(seeds), seeds, marker, ms=3, mfc="white", mec=color, mew=0.8)
+    axis.set(xscale="log", xlabel="δ (smaller asks for more)")
+    axis.set_xlim(1.2, 0.0008)
+    axis.set_xticks([0.9, 0.3, 0.1, 0.01, 0.001], ["0.9", "0.3", "0.1", "0.01", "0.001"])
+    axis.minorticks_off()
+
+
+def draw_match(axis: Axes, trace: pd.DataFrame, most: int = 1500) -> PathCollection:
+    """Target against observed return, coloured by timestep; points near a cut are hollow triangles."""
+    chosen = trace.iloc[np.linspace(0, len(trace) - 1, min(most, len(trace))).round().astype(int)]
+    calm, ending = chosen[~chosen["near_cut"]], chosen[chosen["near_cut"]]
+    both = chosen[["observed", "target"]].to_numpy()
+    ends = [both.min(), both.max()]
+    axis.plot(ends, ends, color=COLORS["exact"], lw=1.2, ls=":")
+    dots = axis.scatter(calm["observed"], calm["target"], c=calm["step"], s=7, cmap="viridis", vmin=0, vmax=1000)
+    axis.scatter(ending["observed"], ending["target"], s=14, marker="^", facecolors="none", lw=0.6,
+                 edgecolors=COLORS["vanilla"])  # fmt: skip
+    axis.set(xlabel="observed return", ylabel="target")
+    return dots
+
+
+def draw_course(axis: Axes, trace: pd.DataFrame, most: int = 1000) -> None:
+    """Mean target and mean observed return at every timestep, over the episodes that are still running."""
+    steps = trace[trace["step"] < most].groupby("step")[["target", "observed"]].mean()
+    running = trace.groupby("step").size() / trace.groupby(["seed", "episode"]).ngroups
+    axis.plot(steps.index, steps["target"], color=COLORS["ours"], label="target")
+    axis.plot(steps.index, steps["observed"], "--", color=COLORS["vanilla"], label="observed")
+    axis.set(xlabel="timestep")
+    share = axis.twinx()
+    share.fill_between(running.index, running, color=COLORS["data"], alpha=0.15, lw=0)
+    share.set_ylim(0, 1)
+    share.set_yticks([])
+    share.grid(visible=False)
+    share.spines["right"].set_visible(False)
+
+
+def draw_effects(axis: Axes, effects: Mapping[str, Effect], names: Sequence[str]) -> None:
+    """Change of normalised score and its 95% interval, one line per change; filled where told apart from nothing."""
+    axis.axvline(0, color=COLORS["exact"], lw=1.2, ls=":")
+    for position, name in enumerate(reversed(names)):
+        if name not in effects:
+            axis.text(0.5, position, "not measured here", size=8, color="0.5", va="center", ha="center",
+                      backgroundcolor="white", transform=axis.get_yaxis_transform())  # fmt: skip
+            continue
+        effect = effects[name]
+        color = {1: COLORS["good"], -1: COLORS["vanilla"], 0: COLORS["data"]}[effect.direction]
+        change = effect.score_difference
+        axis.plot([change.low, change.high], [position] * 2, color=color, lw=3)
+        axis.plot(change.estimate, position, {1: ">", -1: "<", 0: "o"}[effect.direction], color=color, ms=9,
+                  mec="black", mfc=color if effect.direction else "white")  # fmt: skip
+    axis.set_yticks(range(len(names)), list(reversed(names)))
+    axis.set_ylim(-0.6, len(names) - 0.4)
+    axis.grid(visible=False, axis="y")
+
+
+def draw_shares(axis: Axes, summary: pd.DataFrame, methods: Sequence[str], shares: Sequence[str]) -> None:
+    """Return against the share of trajectories kept, one line per method with its 95% interval and seeds."""
+    for offset, method in zip(np.linspace(-0.12, 0.12, len(methods)), methods, strict=True):
+        color, marker, line = METHOD_STYLES[method]
+        rows = summary.set_index("setting")
+        known = [share for share in shares if f"{method}, {share}" in rows.index]
+        chosen = rows.loc[[f"{method}, {share}" for share in known]]
+        place = np.array([shares.index(share) for share in known]) + offset
+        bars = np.abs(np.stack([chosen["return"] - chosen["low"], chosen["high"] - chosen["return"]]))
+        axis.errorbar(place, chosen["return"], yerr=bars, color=color, marker=marker, ls=line, capsize=3, lw=1.6,
+                      label=method)  # fmt: skip
+        for x, seeds in zip(place, chosen["seeds"], strict=True):
+            axis.plot([x] * len(seeds), seeds, marker, ms=3, mfc="white", mec=color, mew=0.8)
+    axis.set_xticks(range(len(shares)), list(shares))
+    axis.set(xlabel="best trajectories kept", xlim=(-0.4, len(shares) - 0.6))

@@ -1,0 +1,81 @@
+"""The house style: one look for every figure, readable at half size and in greyscale."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+from cycler import cycler
+from matplotlib.figure import Figure
+
+from brrcrl_lib.base.files import ROOT, atomic_path
+
+# Okabe and Ito's colour-blind safe colours, in an order whose brightness also differs.
+COLORS = {
+    "ours": "#0072B2",  # BR-RCRL, adaptive inference
+    "vanilla": "#D55E00",  # vanilla reward-conditioned
+    "schedule": "#E69F00",  # Decision Transformer schedule
+    "exact": "#000000",  # ground truth, oracle
+    "data": "#999999",  # behaviour policy, dataset
+    "good": "#009E73",
+    "accent": "#CC79A7",
+    "sky": "#56B4E9",
+}
+MARKERS = {"ours": "o", "vanilla": "s", "schedule": "^", "exact": "", "data": "D"}
+LINES = {"ours": "-", "vanilla": "--", "schedule": "-.", "exact": "-", "data": ":"}
+
+
+def use_house_style() -> None:
+    """Set Matplotlib's defaults; notebooks do this through `begin`."""
+    mpl.rcParams.update(
+        {
+            "figure.figsize": (8.0, 4.0),
+            "figure.dpi": 100,
+            "savefig.dpi": 150,
+            "figure.constrained_layout.use": True,
+            "font.size": 11,
+            "axes.titlesize": 12,
+            "axes.titleweight": "bold",
+            "axes.titlelocation": "left",
+            "axes.labelsize": 11,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.grid": True,
+            "grid.alpha": 0.25,
+            "legend.frameon": False,
+            "lines.linewidth": 2.0,
+            "lines.markersize": 6,
+            "image.cmap": "viridis",
+            "axes.prop_cycle": cycler(
+                color=[COLORS[name] for name in ("ours", "vanilla", "good", "schedule", "accent", "sky")]
+            ),
+        }
+    )
+
+
+def figures_directory() -> Path:
+    """`figures/` of the kit, or the folder named by BRRCRL_FIGURES."""
+    return Path(os.environ.get("BRRCRL_FIGURES") or ROOT / "figures")
+
+
+def figures_of(smoke: bool) -> Path:
+    """Where a run's pictures go: those of a smoke run stay away from the real ones."""
+    return ROOT / "runs" / "smoke_figures" if smoke and "BRRCRL_FIGURES" not in os.environ else figures_directory()
+
+
+def save_figure(figure: Figure, name: str, smoke: bool = False) -> Path:
+    """Write `figures/<name>.png`. A smoke run marks the picture and keeps it away from the real ones."""
+    folder = figures_of(smoke)
+    if smoke:
+        figure.text(0.5, 0.5, "smoke run: numbers claim nothing", color="0.6", alpha=0.5, size=20, rotation=20,
+                    ha="center", va="center")  # fmt: skip
+    path = folder / f"{name}.png"
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, format="png", metadata={"Software": None})
+    return path
+
+
+def close_all() -> None:
+    plt.close("all")

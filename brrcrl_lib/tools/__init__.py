@@ -1,0 +1,1 @@
+"""What makes data and measures: collecting, publishing, importing, benchmarks, running notebooks."""

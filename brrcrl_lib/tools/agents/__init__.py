@@ -1,0 +1,1 @@
+"""Stored policies, and playing them."""

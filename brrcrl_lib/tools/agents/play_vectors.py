@@ -1,0 +1,73 @@
+"""Play a policy in many environments at once and keep whole episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import gymnasium as gym
+import numpy as np
+
+from brrcrl_lib.data.episodes import Episode, RoundedEnv
+from brrcrl_lib.tools.agents.vectors import Actor
+
+
+def play_episodes(
+    actor: Actor, make_env: Callable[[], gym.Env], seeds: Iterable[int], lanes: int, stochastic: bool = True
+) -> Iterator[Episode]:
+    """Play one episode per seed, `lanes` of them at a time in lock-step; yield them in the order of their seeds.
+
+    Each episode draws its start and its noise from its own seed, so what it does never depends on its neighbours.
+    """
+    queue = enumerate(seeds)
+    finished: dict[int, Episode] = {}
+    next_out = 0
+    active = [lane for lane in (_Lane(RoundedEnv(make_env())) for _ in range(lanes)) if lane.start(queue)]
+    while active:
+        observations = np.stack([lane.observations[-1] for lane in active])  # [lanes, k]
+        actions = actor.decide(observations, [lane.rng for lane in active] if stochastic else None)
+        for lane, action in zip(active, actions, strict=True):
+            episode = lane.step(action)
+            if episode is not None:
+                finished[lane.order] = episode
+                lane.done = not lane.start(queue)
+        active = [lane for lane in active if not lane.done]
+        while next_out in finished:
+            yield finished.pop(next_out)
+            next_out += 1
+
+
+class _Lane:
+    """One environment and the episode under way in it."""
+
+    def __init__(self, env: RoundedEnv) -> None:
+        self.env, self.done = env, False
+        self.order = self.seed = 0
+        self.observations: list[np.ndarray] = []
+
+    def start(self, queue: Iterator[tuple[int, int]]) -> bool:
+        following = next(queue, None)
+        if following is None:
+            self.env.close()
+            return False
+        self.order, self.seed = following
+        self.rng = np.random.default_rng(self.seed)
+        self.observations = [self.env.reset(seed=self.seed)[0]]
+        self.actions: list[np.ndarray] = []
+        self.rewards: list[float] = []
+        return True
+
+    def step(self, action: np.ndarray) -> Episode | None:
+        observation, reward, terminated, truncated, _ = self.env.step(action)
+        self.observations.append(observation)
+        self.actions.append(action)
+        self.rewards.append(reward)
+        if not (terminated or truncated):
+            return None
+        return Episode(
+            observations=np.stack(self.observations),
+            actions=np.stack(self.actions),
+            rewards=np.array(self.rewards, dtype=np.float32),
+            terminated=terminated,
+            truncated=truncated and not terminated,
+            seed=self.seed,
+        )

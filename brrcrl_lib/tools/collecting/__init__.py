@@ -1,0 +1,1 @@
+"""Train online agents and keep every transition."""

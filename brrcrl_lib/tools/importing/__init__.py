@@ -1,0 +1,1 @@
+"""Other people's data: D4RL files, DQN-replay files."""

@@ -1,0 +1,1 @@
+"""From collections and policies to datasets with cards."""

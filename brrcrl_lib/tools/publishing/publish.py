@@ -1,0 +1,212 @@
+"""`brrcrl data publish`: one collection run becomes medium-replay, medium, expert and medium-expert.
+
+As in D4RL, medium-replay is everything the agent saw until it was "medium", and medium and expert are rollouts
+of the policy at two points of its training. Nothing here trains: it selects, plays, measures and writes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from brrcrl_lib.base.environments import make_env
+from brrcrl_lib.base.files import write_csv
+from brrcrl_lib.data.episodes import RoundedEnv
+from brrcrl_lib.data.registry import DatasetError, data_root
+from brrcrl_lib.data.storage import merge_parts, part_paths, read_part, write_dataset
+from brrcrl_lib.tools.agents.play_vectors import play_episodes
+from brrcrl_lib.tools.agents.vectors import Actor
+from brrcrl_lib.tools.collecting.collect import EVALUATION_SEED, read_curve
+from brrcrl_lib.tools.publishing.cards import episode_statistics, provenance, write_cards
+from brrcrl_lib.tools.publishing.rollout import RolloutConfig, rollout
+
+FRESH_SEED = EVALUATION_SEED + 10_000
+"""Start of the episodes that measure a chosen policy anew; the ones that chose it start from EVALUATION_SEED."""
+
+LARGEST_FILE = 20_000_000
+
+
+@dataclass(frozen=True)
+class PublishConfig:
+    """Turn a finished collection run into four datasets, two policies, a learning curve and cards."""
+
+    run: Path
+    """Run directory of `brrcrl data collect`."""
+    name: str
+    """Short name of the environment, for example hopper: ids become brrcrl/hopper/medium-v0 and so on."""
+    root: Path | None = None
+    """Folder of Minari datasets; by default MINARI_DATASETS_PATH or data/minari. Policies go to ../policies."""
+    min_replay: int = 150_000
+    """Transitions that medium-replay must hold at least."""
+    medium_share: float = 1 / 3
+    """A policy is medium from this share of the expert's return on."""
+    steps: int = 50_000
+    """Transitions of medium and of expert."""
+    lanes: int = 16
+    """Environments played side by side."""
+    fresh_episodes: int = 10
+    """Episodes of the mean action that measure each policy anew."""
+    overwrite: bool = False
+    """Replace datasets of the same ids."""
+
+
+def publish(config: PublishConfig) -> dict[str, Path]:
+    """Write the four datasets, the policies, the learning curve and the cards; return the datasets' folders."""
+    root = data_root(config.root)
+    torch.set_num_threads(1)
+    curve, settings = _read_run(config.run)
+    ids = {kind: f"brrcrl/{config.name}/{kind}-v0" for kind in ("medium-replay", "medium", "expert", "medium-expert")}
+    taken = [dataset_id for dataset_id in ids.values() if (root / dataset_id).exists()]
+    if taken and not config.overwrite:
+        raise DatasetError(f"{', '.join(taken)} exist in {root}; pass --overwrite to replace them")
+
+    best = int(np.argmax([point["return_mean"] for point in curve]))
+    expert = _measure_anew(config, settings["env"], curve[best])
+    middle = choose_medium(curve, expert["fresh_return_mean"], config.medium_share, config.min_replay)
+    medium = _measure_anew(config, settings["env"], curve[middle])
+    share = round(medium["fresh_return_mean"] / expert["fresh_return_mean"], 3)
+
+    training = {
+        key: value
+        for key, value in settings.items()
+        if key not in ("out", "stop_return", "steps", "publish_as", "algorithm")
+    }
+    algorithm = Actor.load(snapshot_path(config.run, curve[best]["step"])).algorithm
+    shared = {"env": settings["env"], "training": {"algorithm": f"{algorithm} (Stable-Baselines3)", **training}}
+    policies = root.parent / "policies"
+    folders: dict[str, Path] = {}
+    for seed, (kind, about) in enumerate({"medium": medium, "expert": expert}.items()):
+        policy = policies / f"{config.name}-{kind}.safetensors"
+        Actor.load(snapshot_path(config.run, about["step"])).save(policy, **about)
+        request = RolloutConfig(policy, ids[kind], config.steps, None, config.lanes, seed, False, root, True)
+        extra = {"kind": kind, **shared, "share_of_expert": share if kind == "medium" else 1.0}
+        folders[kind] = rollout(request, extra)
+    write_csv(policies / f"{config.name}-learning-curve.csv", curve)
+    folders["medium-replay"] = _write_replay(config, root, ids["medium-replay"], middle, curve, medium, share, shared)
+    folders["medium-expert"] = _write_combination(root, ids, folders, shared)
+    _check_sizes(folders)
+    write_cards(root)
+    return folders
+
+
+def choose_medium(curve: list[dict[str, Any]], expert_return: float, share: float, min_replay: int) -> int:
+    """Index of the first snapshot after `min_replay` steps that earns at least `share` of the expert's return."""
+    for index, point in enumerate(curve):
+        if point["step"] >= min_replay and point["return_mean"] >= share * expert_return:
+            return index
+    raise DatasetError(
+        f"no snapshot after {min_replay:,} steps earns {share:.2f} of the expert's {expert_return:,.0f}; "
+        f"the run has {curve[-1]['step']:,} steps, so collect further or lower --min-replay"
+    )
+
+
+def snapshot_path(run: Path, step: int) -> Path:
+    return run / "snapshots" / f"step-{step:07d}.safetensors"
+
+
+def _read_run(run: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    try:
+        return read_curve(run), json.loads((run / "config.json").read_text())
+    except (OSError, KeyError, json.JSONDecodeError) as error:
+        raise DatasetError(f"{run} holds no collection run with a committed interval: {error}") from error
+
+
+def _measure_anew(config: PublishConfig, env_id: str, point: dict[str, Any]) -> dict[str, Any]:
+    """What the learning curve says about a snapshot, and what it earns in episodes that did not choose it."""
+    actor = Actor.load(snapshot_path(config.run, point["step"]))
+    seeds = range(FRESH_SEED, FRESH_SEED + config.fresh_episodes)
+    played = play_episodes(actor, lambda: make_env(env_id), seeds, config.fresh_episodes, stochastic=False)
+    returns = np.array([episode.total_reward for episode in played])
+    return {
+        **actor.about,
+        "fresh_return_mean": round(float(returns.mean()), 1),
+        "fresh_return_std": round(float(returns.std()), 1),
+        "fresh_episodes": config.fresh_episodes,
+        "fresh_first_seed": FRESH_SEED,
+    }
+
+
+def _write_replay(
+    config: PublishConfig,
+    root: Path,
+    dataset_id: str,
+    middle: int,
+    curve: list[dict[str, Any]],
+    medium: dict[str, Any],
+    share: float,
+    shared: dict[str, Any],
+) -> Path:
+    """Everything recorded up to snapshot `middle`: an interval is committed with its snapshot, so its parts."""
+    parts = [config.run / "parts" / f"part-{number:04d}.hdf5" for number in range(1, middle + 2)]
+    pieces = list(merge_parts(parts))
+    statistics = episode_statistics(pieces)
+    if statistics["transitions"] != curve[middle]["step"]:
+        raise DatasetError(
+            f"{config.run / 'parts'} holds {statistics['transitions']:,} transitions up to the medium snapshot, "
+            f"but the learning curve says {curve[middle]['step']:,}"
+        )
+    env = make_env(shared["env"])
+    assert env.spec is not None
+    algorithm = shared["training"]["algorithm"].split()[0]
+    return write_dataset(
+        root,
+        dataset_id,
+        pieces,
+        env_spec=env.spec,
+        observation_space=RoundedEnv(env).observation_space,
+        action_space=env.action_space,
+        card={
+            "description": f"Everything that a {algorithm} agent saw in training until its policy was medium.",
+            "algorithm_name": algorithm,
+            "card": {
+                "kind": "medium-replay",
+                **shared,
+                "policy": medium,
+                "share_of_expert": share,
+                **statistics,
+                **provenance(),
+            },
+        },
+        overwrite=True,
+    )
+
+
+def _write_combination(root: Path, ids: dict[str, str], folders: dict[str, Path], shared: dict[str, Any]) -> Path:
+    """medium-expert: a view of the parts of both, without a second copy."""
+    parts = list(itertools.chain.from_iterable(part_paths(folders[kind] / "data") for kind in ("medium", "expert")))
+    env = make_env(shared["env"])
+    assert env.spec is not None
+    algorithm = shared["training"]["algorithm"].split()[0]
+    return write_dataset(
+        root,
+        ids["medium-expert"],
+        parts,
+        env_spec=env.spec,
+        observation_space=RoundedEnv(env).observation_space,
+        action_space=env.action_space,
+        card={
+            "description": "Medium and expert together; its transitions lie in the files of those two datasets.",
+            "algorithm_name": algorithm,
+            "combined_datasets": [ids["medium"], ids["expert"]],
+            "card": {
+                "kind": "medium-expert",
+                **shared,
+                **episode_statistics(read_part(part) for part in parts),
+                **provenance(),
+            },
+        },
+        overwrite=True,
+    )
+
+
+def _check_sizes(folders: dict[str, Path]) -> None:
+    for folder in folders.values():
+        for file in (folder / "data").iterdir():
+            if file.stat().st_size > LARGEST_FILE:
+                raise DatasetError(f"{file} has {file.stat().st_size:,} bytes; no file may exceed {LARGEST_FILE:,}")

@@ -1,0 +1,260 @@
+"""What notebooks 05 and 06 compute and draw, held against closed forms, brute force and made-up cases."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from brrcrl_lib.base.config import with_preset
+from brrcrl_lib.base.devices import generator
+from brrcrl_lib.build import TrainConfig
+from brrcrl_lib.data.vectors import OfflineDataset
+from brrcrl_lib.inference.optimizers import CrossEntropy, DerivativeFree, Langevin, Problem
+from brrcrl_lib.losses import Negatives, info_nce
+from brrcrl_lib.models import BayesianModel, GaussianMixture
+from brrcrl_lib.returns import ReturnBuckets
+from brrcrl_lib.study.analysis import diagnostics
+from brrcrl_lib.study.analysis import optimizer_race as compare
+from brrcrl_lib.study.figures import engine as engine_plots
+from brrcrl_lib.train import Run, export_model, fit
+
+BUCKETS = ReturnBuckets(0.0, 10.0, 10)
+
+
+def quadratic(centre: torch.Tensor) -> Problem:
+    """Energy |a - centre|^2 / 2 over [-1, 1]^m, with a standard normal prior."""
+    box = torch.ones(len(centre))
+    return Problem(
+        energy=lambda actions: (actions - centre).square().sum(-1) / 2,
+        sample_prior=lambda noise, uniform: noise.clamp(-1, 1).unsqueeze(0),
+        low=-box,
+        high=box,
+    )
+
+
+@pytest.fixture
+def trained(dataset: OfflineDataset, tmp_path: Path) -> Run:
+    return fit(with_preset(TrainConfig, "smoke", device="cpu", held_out=0.2), dataset, tmp_path / "run", preset="smoke")
+
+
+# -- forecasts ---------------------------------------------------------------------------------------------------
+
+
+def test_pit_is_the_share_of_the_forecast_below_the_outcome() -> None:
+    uniform = torch.full((4, 10), 0.1)
+    outcomes = torch.tensor([0.0, 2.5, 7.0, 10.0])
+    forecast = diagnostics.Forecast(uniform, outcomes, torch.arange(4), BUCKETS)
+    torch.testing.assert_close(forecast.pit, torch.tensor([0.0, 0.25, 0.7, 1.0]))
+    torch.testing.assert_close(forecast.predicted, torch.full((4,), 5.0))
+    assert forecast.coverage(0.5) == 0.5  # 2.5 and 7.0 lie between the quartiles, ends included
+
+
+@pytest.mark.parametrize("overconfidence", [1.0, 3.0])
+def test_coverage_tells_a_right_forecast_from_an_overconfident_one(overconfidence: float) -> None:
+    rng = generator(0)
+    probabilities = torch.randn(5000, 10, generator=rng).softmax(-1)
+    label = torch.multinomial(probabilities, 1, generator=rng).squeeze(-1)
+    outcomes = label + torch.rand(5000, generator=rng)
+    claimed = probabilities.pow(overconfidence) / probabilities.pow(overconfidence).sum(-1, keepdim=True)
+    covered = diagnostics.Forecast(claimed, outcomes, torch.arange(5000), BUCKETS).coverage(0.8)
+    assert abs(covered - 0.8) < 0.02 if overconfidence == 1 else covered < 0.75  # Monte Carlo error 0.006
+
+
+def test_reliability_of_a_clairvoyant_and_the_width_of_its_bars() -> None:
+    label = torch.arange(10).repeat_interleave(20)
+    perfect = torch.nn.functional.one_hot(label, 10).float()
+    episodes = torch.arange(200) % 20
+    noise = torch.arange(200) % 20 / 100.0 - 0.1  # the same for all steps of an episode
+    forecast = diagnostics.Forecast(perfect, label + 0.5 + noise, episodes, BUCKETS)
+    table = diagnostics.reliability(forecast, np.random.default_rng(0))
+    np.testing.assert_allclose(table.predicted, np.arange(10) + 0.5, rtol=1e-5)
+    np.testing.assert_allclose(table.actual, table.predicted - 0.005, atol=1e-4)
+    standard_error = float(noise[:20].std(correction=0)) / 20**0.5
+    np.testing.assert_allclose(table.high - table.low, 2 * 1.96 * standard_error, rtol=0.35)
+
+
+def test_marginal_nll_of_the_training_data_is_their_entropy(dataset: OfflineDataset) -> None:
+    buckets = dataset.buckets(4)
+    shares = torch.bincount(buckets.encode(dataset.rtg), minlength=4) / len(dataset)
+    entropy = float(-(shares * shares.log()).nansum())
+    assert diagnostics.marginal_nll(buckets, dataset, dataset) == pytest.approx(entropy, abs=0.01)
+
+
+# -- the prior ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dimensions", [1, 3, 6])
+def test_without_uniform_negatives_the_prior_is_the_square_root_of_the_data(dimensions: int) -> None:
+    assert diagnostics.contrast_widening(0.2, dimensions, 0.0) == pytest.approx(2**0.5, rel=1e-3)
+
+
+@pytest.mark.parametrize("std", [0.05, 0.3])
+def test_widening_equals_a_damped_fixed_point_iteration(std: float) -> None:
+    a = np.linspace(-4, 4, 20001)
+    p = np.exp(-0.5 * (a / std) ** 2)
+    f = p / p.sum() / (a[1] - a[0])
+    for _ in range(200):
+        new = p / (0.5 * f + 0.5 * 0.5)  # uniform density on [-1, 1]
+        f = np.sqrt(f * new / (new.sum() * (a[1] - a[0])))
+        f /= f.sum() * (a[1] - a[0])
+    ratio = np.sqrt((f * a**2).sum() / f.sum()) / std
+    assert diagnostics.contrast_widening(std, 1) == pytest.approx(ratio, rel=0.01)
+
+
+def fitted_by_contrast(data: torch.Tensor, steps: int = 500) -> float:
+    """Standard deviation of the Gaussian that InfoNCE, with half of the negatives uniform, fits to data [n, m]."""
+    rng, box = generator(0), torch.ones(data.shape[1])
+    mean, log_std = (
+        torch.zeros(data.shape[1], requires_grad=True),
+        torch.full((data.shape[1],), -1.0, requires_grad=True),
+    )
+    optimizer = torch.optim.Adam([mean, log_std], lr=0.02)
+    seen = []
+    for _ in range(steps):
+        actions = data[torch.randint(len(data), (256,), generator=rng)]
+        shape = (256, 1, data.shape[1])
+        prior = GaussianMixture(mean.expand(shape), log_std.expand(shape), torch.zeros(256, 1), -box, box, squash=False)
+        negatives = Negatives.draw(actions, 32, 0.5, rng).actions(prior)
+        loss = info_nce(prior.log_prob(torch.cat([actions.unsqueeze(1), negatives], dim=1)))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        seen.append(log_std.detach().mean())
+    return float(torch.stack(seen[steps // 2 :]).mean().exp())
+
+
+def test_the_widening_is_what_training_does_and_walls_add_to_it() -> None:
+    noise = torch.randn(20_000, 3, generator=generator(1))
+    free, walled = 0.1 * noise, (0.5 + 0.6 * noise).clamp(-1, 1)
+    assert fitted_by_contrast(free) / 0.1 == pytest.approx(diagnostics.contrast_widening(0.1, 3), rel=0.07)
+    std = float(walled.std(0).mean())
+    assert fitted_by_contrast(walled) / std > 1.2 * diagnostics.contrast_widening(std, 3)
+
+
+# -- optimisers --------------------------------------------------------------------------------------------------
+
+
+def test_a_slice_holds_the_other_joints_still() -> None:
+    problem = quadratic(torch.tensor([0.3, -0.2, 0.9]))
+    inside = compare.slice_problem(problem, (0, 2), torch.tensor([9.0, 0.5, 9.0]))
+    solution = CrossEntropy().minimise(inside, generator(0))
+    torch.testing.assert_close(solution.actions, torch.tensor([[0.3, 0.9]]), atol=1e-2, rtol=0)
+    assert float(solution.energies) == pytest.approx(0.7**2 / 2, abs=1e-3)
+
+
+def test_the_grid_has_x_along_its_columns() -> None:
+    problem = Problem(lambda a: a[..., 0] + 10 * a[..., 1], lambda n, u: n, torch.zeros(2), torch.ones(2))
+    x, y, energy = compare.energy_grid(problem, 5)
+    assert float(energy[0, 4]) == 1 and float(energy[4, 0]) == 10
+    assert len(x) == len(y) == 5
+
+
+def test_evaluations_are_counted() -> None:
+    problem = quadratic(torch.zeros(3))
+    assert compare.evaluations(CrossEntropy(50, 5), problem) == 50 * 6
+    assert compare.evaluations(DerivativeFree(32, 2), problem) == 32 * 3
+    assert compare.evaluations(Langevin(20, 4, 3), problem) == 20 + 4 + 2 * 3 * 4
+
+
+def test_the_rule_takes_the_fastest_of_the_good_ones() -> None:
+    names = ["cem (default)", "langevin", "dfo 65,536", "dfo 65,536, literal"]
+    table = pd.DataFrame({"optimizer": names, "energy": [1.0, 1.1, 1.0, 1.0], "ms": [4.0, 2.0, 4000.0, 6000.0]})
+    verdict = compare.verdict(table)
+    assert verdict["picked"] == "cem (default)" and verdict["times_faster"] == 1500
+    assert "1,500 times faster than the literal" in compare.headline({"Hopper": verdict})
+    worse = compare.verdict(table.assign(energy=[1.01, 1.1, 1.0, 1.0]))
+    assert worse["picked"] == "dfo 65,536"
+    assert "cem (default) (a), dfo 65,536 (b)" in compare.headline({"a": verdict, "b": worse})
+
+
+def test_race_runs_on_a_model(trained: Run, dataset: OfflineDataset) -> None:
+    assert isinstance(trained.model, BayesianModel)
+    table = compare.race(
+        trained.model, dataset.observations[:2], 0.1, {"cem": CrossEntropy(16), "dfo": DerivativeFree(16)}
+    )
+    assert list(table.optimizer) == ["cem", "dfo"] and (table.ms > 0).all() and np.isfinite(table.energy).all()
+
+
+# -- models and results ------------------------------------------------------------------------------------------
+
+
+def test_shipped_models_are_found_and_missing_ones_named(trained: Run, tmp_path: Path) -> None:
+    shelf = tmp_path / "models"
+    for objective in ("authors", "paper"):
+        export_model(tmp_path / "run", shelf / f"test-synthetic-{objective}.safetensors")
+    assert diagnostics.available_models(shelf) == ["test-synthetic"]
+    loaded, metrics = diagnostics.shipped_model("test/synthetic-v0", "authors", shelf)
+    assert diagnostics.describe(loaded) == "40 steps of 64 transitions, 8 negatives, seed 0" and metrics.empty
+    with pytest.raises(FileNotFoundError, match=r"there are: test-synthetic.*preset=laptop"):
+        diagnostics.shipped_model("brrcrl/hopper/medium-v0", "authors", shelf)
+
+
+def test_a_held_out_summary_of_a_trained_model(trained: Run, dataset: OfflineDataset) -> None:
+    summary = diagnostics.held_out_summary(trained, dataset)
+    assert all(np.isfinite(value) for value in summary.values()) and 0 <= summary["80% interval holds"] <= 1
+
+
+def test_results_are_named_by_what_was_trained_and_how_it_played() -> None:
+    rows = [
+        {"method": "bayesian", "objective": "authors", "clone": False},
+        {"method": "bayesian", "objective": "authors", "clone": True},
+        {"method": "bayesian", "objective": "paper", "clone": False},
+        {"method": "cloning", "objective": "authors", "clone": True},
+    ]
+    table = pd.DataFrame([{**row, "dataset": "d", "train_seed": seed} for seed in (1, 0) for row in rows])
+    labelled = diagnostics.label_results(table)
+    wanted = ("cloning", "paper", "authors, mode", "authors")
+    assert list(zip(labelled.policy, labelled.train_seed, strict=True)) == [
+        (name, seed) for name in wanted for seed in (0, 1)
+    ]
+
+
+def test_the_headline_compares_with_cloning_on_every_dataset() -> None:
+    table = pd.DataFrame(
+        [("x/hopper/m-v0", "cloning", 100.0), ("x/hopper/m-v0", "authors", 300.0), ("x/hopper/m-v0", "authors", 340.0),
+         ("x/cheetah/m-v0", "cloning", -5.0), ("x/cheetah/m-v0", "authors", 7.0), ("x/walker/m-v0", "authors", 7.0)],
+        columns=["dataset", "policy", "return_mean"],
+    )  # fmt: skip
+    assert diagnostics.against_cloning(table, "authors") == "hopper 3.2 times, cheetah 7 against -5"
+    assert diagnostics.against_cloning(table, "paper") == "nothing to compare yet"
+
+
+# -- figures -----------------------------------------------------------------------------------------------------
+
+
+def test_every_seed_is_a_point() -> None:
+    _, axis = plt.subplots()
+    table = pd.DataFrame({"policy": ["cloning", "authors", "authors", "authors"], "return_mean": [10.0, 1.0, 2.0, 3.0]})
+    engine_plots.draw_results(axis, table)
+    assert sorted(y for line in axis.lines for y in np.asarray(line.get_ydata())) == [1, 2, 3, 10]
+    plt.close("all")
+
+
+def test_the_threshold_is_marked_where_the_tail_meets_delta() -> None:
+    _, (left, right) = plt.subplots(1, 2)
+    engine_plots.draw_threshold(left, right, BUCKETS, {"prior_samples": torch.full((10,), 0.1)}, 0.25)
+    dots = [line.get_xydata()[0].tolist() for line in right.lines if line.get_marker() == "o"]
+    assert dots == [[7.0, 0.25]]  # P(R >= 7) = 0.3, P(R >= 8) = 0.2
+    plt.close("all")
+
+
+def test_the_other_figures_draw(trained: Run, dataset: OfflineDataset) -> None:
+    assert isinstance(trained.model, BayesianModel)
+    _, axes = plt.subplots(2, 4)
+    metrics = pd.DataFrame(trained.metrics)
+    engine_plots.draw_curves(axes[0], {"authors": metrics}, dict.fromkeys(engine_plots.PARTS, 1.0))
+    forecast = diagnostics.forecast(trained.model, dataset)
+    engine_plots.draw_reliability(axes[1, 0], {"paper": diagnostics.reliability(forecast, np.random.default_rng(0), 3)})
+    engine_plots.draw_coverage(axes[1, 1], {"paper": forecast})
+    engine_plots.draw_prior(axes[1, 2], axes[1, 3], {"paper": diagnostics.prior_shape(trained.model, dataset)})
+    _, axis = plt.subplots()
+    engine_plots.draw_energy(axis, compare.energy_grid(quadratic(torch.zeros(2)), 11), ("a", "b"))
+    engine_plots.draw_samples(axis, torch.zeros(5, 2))
+    engine_plots.mark(axis, torch.zeros(2), "here", "*", "white")
+    engine_plots.draw_race(axis, pd.DataFrame({"optimizer": ["cem"], "energy": [1.0], "ms": [1.0]}))
+    plt.close("all")
