@@ -12,13 +12,14 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from brrcrl_lib.base.errors import KitError
 from brrcrl_lib.base.files import atomic_path
 
-FORMAT = 1
+FORMAT = 2
 """Raised whenever an older checkpoint would be read wrongly."""
 
 
-class CheckpointError(ValueError):
+class CheckpointError(KitError):
     """A checkpoint that cannot be used, and why."""
 
 
@@ -44,7 +45,7 @@ class Checkpoint:
     @classmethod
     def load(cls, path: Path, device: torch.device | str = "cpu") -> Checkpoint:
         if not path.exists():
-            raise CheckpointError(f"no checkpoint at {path}; train one with `brrcrl train --out {path.parent}`")
+            raise CheckpointError(f"no checkpoint at {path}; train one with `brrcrl train METHOD --out {path.parent}`")
         try:
             with safe_open(path, "pt", device=str(device)) as file:
                 metadata = file.metadata() or {}

@@ -16,6 +16,7 @@ from typing import Annotated, Any, NoReturn
 import tyro
 
 from brrcrl_lib.base.config import did_you_mean
+from brrcrl_lib.base.errors import KitError
 from brrcrl_lib.base.files import ROOT
 
 
@@ -95,8 +96,9 @@ COMMANDS = {  # name: (module, configuration, function, what it does)
     "data pack": ("tools.publishing.pack", "PackConfig", "pack", "put games of a frame store in a file"),
     "data unpack": ("tools.publishing.pack", "UnpackConfig", "unpack", "make such a file a frame store"),
     "data cards": ("tools.publishing.cards", "CardsConfig", "cards", "write the tables of data/README.md again"),
-    "train": ("commands", "TrainCommand", "train", "fit a model to a dataset; resumable"),
-    "evaluate": ("commands", "EvaluateCommand", "evaluate_command", "play a trained model"),
+    "train": ("commands", "train_command", "train", "fit a method to a dataset; resumable"),
+    "evaluate": ("commands", "evaluate_command", "evaluate", "play a trained model"),
+    "methods": ("commands", "ListMethods", "list_methods", "list the methods: what they take, what they are"),
     "experiments run": (
         "study.experiments.running",
         "ExperimentConfig",
@@ -132,20 +134,14 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     try:
         module_name, config_name, function_name = _choose(command, rest)
         module = import_module(f"brrcrl_lib.{module_name}")
-        config_class = getattr(module, config_name)
-        prog = f"brrcrl {command}"
-        if hasattr(config_class, "defaults"):  # which flags there are, and what they start from, may depend on others
-            default = config_class.defaults(rest)
-            config = tyro.cli(type(default), prog=prog, args=rest, default=default)
-        else:
-            config = tyro.cli(config_class, prog=prog, args=rest)
+        wanted = getattr(module, config_name)
+        # A function reads the words itself: which flags there are, and what they start from, depends on some of them.
+        config = tyro.cli(wanted, prog=f"brrcrl {command}", args=rest) if isinstance(wanted, type) else wanted(rest)
         result = getattr(module, function_name)(config)
     except KeyboardInterrupt:
         print(f"\nbrrcrl {command}: stopped", file=sys.stderr)
         raise SystemExit(130) from None
-    except (ValueError, OSError, FloatingPointError) as error:
-        if not _is_for_the_user(error):
-            raise
+    except (KitError, OSError, FloatingPointError) as error:
         print(f"brrcrl {command}: {error}", file=sys.stderr)
         raise SystemExit(2) from None
     raise SystemExit(_report(result))
@@ -186,16 +182,6 @@ def _overview(words: Sequence[str]) -> int:
     for name in inside or COMMANDS:
         print(f"  {name:<24} {COMMANDS[name][3]}")
     return 0
-
-
-def _is_for_the_user(error: Exception) -> bool:
-    """A sentence written by the kit, or a file that cannot be had; anything else is a bug and keeps its traceback."""
-    if isinstance(error, OSError):
-        return True
-    trace = error.__traceback__
-    while trace and trace.tb_next:
-        trace = trace.tb_next
-    return trace is not None and Path(trace.tb_frame.f_code.co_filename).is_relative_to(Path(__file__).parent)
 
 
 if __name__ == "__main__":

@@ -1,29 +1,28 @@
-"""`brrcrl train` and `brrcrl evaluate`: the engine from the command line."""
+"""`brrcrl train METHOD`, `brrcrl evaluate` and `brrcrl methods`: the engine from the command line."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, make_dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
-from brrcrl_lib.base.config import with_preset
-from brrcrl_lib.base.files import git_revision, versions
-from brrcrl_lib.build import TrainConfig
-from brrcrl_lib.discrete.build import DiscreteConfig
-from brrcrl_lib.discrete.policies import DiscreteInference
-from brrcrl_lib.evaluate import Evaluation, InferenceConfig, evaluate
-from brrcrl_lib.families import FAMILIES, Family, family_of_data, family_of_run, needs_next
-from brrcrl_lib.study.claims.scores import normalised_score, reference
-from brrcrl_lib.train import export_model
+from brrcrl_lib.base.errors import KitError
+from brrcrl_lib.checkpoints import Checkpoint, checkpoint_file
+from brrcrl_lib.data.open import kind_of, open_source
+from brrcrl_lib.methods.base import config_for, method_named, methods
+from brrcrl_lib.study.experiments.row import measure
+from brrcrl_lib.training import export_model, fit, load_run
 
 
 @dataclass(frozen=True)
-class _Train:
+class Train:
+    """Fit a method to an offline dataset."""
+
     dataset: str
     """Dataset id, for example brrcrl/hopper/medium-replay-v0, ladder/pong or sample/pong."""
     out: Path
@@ -36,45 +35,41 @@ class _Train:
     """Also write the weights alone, in half precision, to this file."""
 
 
-@dataclass(frozen=True)
-class TrainCommand(_Train):
-    """Fit a model to an offline dataset.
-
-    The flags are those for continuous actions; with a dataset of discrete ones before it, --help lists theirs:
-    brrcrl train --dataset ladder/pong --help.
-    """
-
-    config: Annotated[TrainConfig, tyro.conf.arg(name="")] = field(default_factory=TrainConfig)
-
-    @staticmethod
-    def defaults(words: Sequence[str]) -> TrainCommand | DiscreteTrainCommand:
-        """What the flags left out stand for, given the dataset and the preset among `words`."""
-        preset, dataset = _value(words, "--preset") or "laptop", _value(words, "--dataset")
-        family = family_of_data(dataset) if dataset else FAMILIES["continuous"]
-        _refuse_foreign_flags(words, family, f"{dataset} has")
-        config = with_preset(family.config, preset)
-        kind = DiscreteTrainCommand if isinstance(config, DiscreteConfig) else TrainCommand
-        return kind(tyro.MISSING, tyro.MISSING, preset, config=config)
-
-
-@dataclass(frozen=True)
-class DiscreteTrainCommand(_Train):
-    """Fit a model to an offline dataset of discrete actions: vectors, or frames of an Atari game."""
-
-    config: Annotated[DiscreteConfig, tyro.conf.arg(name="")] = field(default_factory=DiscreteConfig)
+def train_command(words: Sequence[str]) -> Any:
+    """What `brrcrl train` was asked for: the method comes first, the dataset and the preset decide the defaults."""
+    method = words[0] if words and not words[0].startswith("-") else None
+    if method is None:
+        named = _value(words, "--method")
+        if named:
+            new = {"bayesian": "br_rcrl"}.get(named, named)
+            raise KitError(f"the method comes first now, without --method: brrcrl train {new} --dataset ... --out ...")
+        if {"-h", "--help"} & set(words):
+            print("usage: brrcrl train METHOD --dataset ID --out FOLDER [options]; METHOD --help explains each\n")
+            list_methods(None)
+            raise SystemExit(0)
+        raise KitError(f"which method? brrcrl train METHOD --dataset ... (there are: {', '.join(methods())})")
+    kind, preset, dataset = method_named(method), _value(words, "--preset") or "laptop", _value(words, "--dataset")
+    config = config_for(method, preset, kind_of(dataset) if dataset else kind.kinds[0])
+    command = _with_settings(Train, "config", kind.Config, kind.summary)
+    default = command(tyro.MISSING, tyro.MISSING, preset, config=config)
+    return tyro.cli(command, prog=f"brrcrl train {method}", args=list(words[1:]), default=default)
 
 
-def train(command: TrainCommand | DiscreteTrainCommand) -> dict[str, Any]:
-    family = family_of_data(command.dataset)
-    data = family.open(command.dataset, needs_next(command.config))
-    run = family.fit(command.config, data, command.out, resume=command.resume, preset=command.preset)
+def train(command: Any) -> dict[str, Any]:
+    if command.export is not None:
+        _writable(command.export)
+    _writable(command.out / "config.json")
+    source = open_source(command.dataset, discount=command.config.discount, reward_clip=command.config.reward_clip)
+    run = fit(command.config, source, command.out, resume=command.resume, preset=command.preset)
     if command.export is not None:
         export_model(command.out, command.export)
     return {"run": command.out, **run.metrics[-1], "seconds": run.about["seconds"]}
 
 
 @dataclass(frozen=True)
-class _Evaluate:
+class Evaluate:
+    """Play a trained model and report what it earned: raw scores, whatever it learned from."""
+
     run: Path
     """Run directory, or a checkpoint such as data/models/hopper-medium-replay-authors.safetensors."""
     episodes: int = 10
@@ -93,39 +88,27 @@ class _Evaluate:
     """auto, cpu, cuda, mps."""
 
 
-@dataclass(frozen=True)
-class EvaluateCommand(_Evaluate):
-    """Play a trained model and report what it earned.
-
-    The flags are those for continuous actions; with a run of discrete ones before it, --help lists theirs:
-    brrcrl evaluate --run runs/x --help.
-    """
-
-    inference: Annotated[InferenceConfig, tyro.conf.arg(name="")] = field(default_factory=InferenceConfig)
-
-    @staticmethod
-    def defaults(words: Sequence[str]) -> EvaluateCommand | DiscreteEvaluateCommand:
-        """What the flags left out stand for, given the run among `words`."""
-        run = _value(words, "--run")
-        family = family_of_run(Path(run)) if run else FAMILIES["continuous"]
-        _refuse_foreign_flags(words, family, f"{run} was trained for")
-        return COMMAND_OF[family.name](tyro.MISSING)
+def evaluate_command(words: Sequence[str]) -> Any:
+    """What `brrcrl evaluate` was asked for; the flags of a run's method follow once --run is known."""
+    run = _value(words, "--run")
+    if run is None:
+        return tyro.cli(Evaluate, prog="brrcrl evaluate", args=list(words))
+    about = Checkpoint.load(checkpoint_file(Path(run))).about
+    if "method" not in about:
+        raise KitError(f"{run} does not say which method it holds; train it again")
+    method = method_named(about["method"])
+    command = _with_settings(Evaluate, "act", method.Act, f"Play a run of {method.name}: {method.summary}.")
+    return tyro.cli(command, prog="brrcrl evaluate", args=list(words))
 
 
-@dataclass(frozen=True)
-class DiscreteEvaluateCommand(_Evaluate):
-    """Play a trained model of discrete actions and report what it earned: raw scores, whatever it learned from."""
-
-    inference: Annotated[DiscreteInference, tyro.conf.arg(name="")] = field(default_factory=DiscreteInference)
-
-
-COMMAND_OF = {"continuous": EvaluateCommand, "discrete": DiscreteEvaluateCommand}
-
-
-def evaluate_command(command: EvaluateCommand | DiscreteEvaluateCommand) -> Any:
-    row, trace = evaluate_run(command)
+def evaluate(command: Any) -> Any:
     if command.trace is not None:
-        command.trace.parent.mkdir(parents=True, exist_ok=True)
+        _writable(command.trace)
+    run = load_run(command.run, command.device)
+    row, trace = measure(
+        run, command.act, env=command.env, episodes=command.episodes, seed=command.seed, max_steps=command.max_steps
+    )
+    if command.trace is not None:
         trace.to_csv(command.trace, index=False, float_format="%.4f")
     if command.json:
         print(json.dumps(row, default=str))
@@ -133,68 +116,32 @@ def evaluate_command(command: EvaluateCommand | DiscreteEvaluateCommand) -> Any:
     return row
 
 
-def evaluate_run(command: EvaluateCommand | DiscreteEvaluateCommand) -> tuple[dict[str, Any], Any]:
-    """One row of results with everything needed to make it again, and the per-step trace."""
-    family = family_of_run(command.run)
-    if not isinstance(command.inference, family.inference):
-        raise ValueError(
-            f"{command.run} was trained for {family.name} actions; {family.inference.__name__} plays those"
-        )
-    run = family.load_run(command.run, command.device)
-    env_id = command.env or run.about["env"]
-    if env_id is None:
-        raise ValueError(f"{command.run} does not say which environment its data came from; name it with --env")
-    make_env = family.environment(command.run, run.about, env_id)
-    policy = family.make_policy(run, command.inference, command.seed)
-    result = evaluate(
-        policy,
-        make_env,
-        episodes=command.episodes,
-        seed=command.seed,
-        discount=run.about["discount"],
-        device=next(run.model.parameters()).device,
-        max_steps=command.max_steps,
-        reward_clip=run.about.get("reward_clip"),
-    )
-    row = {
-        "dataset": run.about["dataset"],
-        "env": env_id,
-        "method": run.config.method,
-        "objective": getattr(run.config, family.objective),
-        "train_seed": run.config.seed,
-        "train_steps": run.about["step"],
-        "train_seconds": run.about["seconds"],
-        **asdict(command.inference),
-        **result.summary(),
-        **_cut(result, command.max_steps),
-        **_score(env_id, result.summary()["return_mean"]),
-        **{name: run.about[name] for name in family.recorded},
-        "preset": run.about["preset"],
-        "versions": versions(),
-        "revision": git_revision(),
-    }
-    return row, result.trace
+@dataclass(frozen=True)
+class ListMethods:
+    """List the methods: name, the data they take, what they need of a transition, what they are."""
 
 
-def _cut(result: Evaluation, max_steps: int | None) -> dict[str, int]:
-    """How many episodes were still running at the cap, if there was one: their returns are what they had by then."""
-    return {} if max_steps is None else {"max_steps": max_steps, "cut_off": int((result.lengths >= max_steps).sum())}
+def list_methods(config: ListMethods | None) -> int:
+    for name, method in methods().items():
+        asks = [f"windows of {method.needs.context}"] if method.needs.context else []
+        asks += ["next states"] if method.needs.next else []
+        print(f"{name:<15} {', '.join(method.kinds):<22} {', '.join(asks) or '-':<14} {method.summary}")
+    return 0
 
 
-def _score(env_id: str, mean: float) -> dict[str, Any]:
-    """The normalised score, for environments that have a scale."""
-    try:
-        scale = reference(env_id)
-    except ValueError:
-        return {"score": None, "reference": None}
-    return {"score": round(float(normalised_score(env_id, mean)), 3), "reference": scale._asdict()}
+# -- help ----------------------------------------------------------------------------------------------------------
 
 
-# -- reading words before flags are known --------------------------------------------------------------------------
+def _with_settings(command: type, name: str, settings: type, text: str) -> Any:
+    """`command` with the flags of `settings` beside its own."""
+    flags = (name, Annotated[settings, tyro.conf.arg(name="")], field(default_factory=settings))
+    made = make_dataclass(command.__name__, [flags], bases=(command,), frozen=True)
+    made.__doc__ = text
+    return made
 
 
 def _value(words: Sequence[str], flag: str) -> str | None:
-    """What follows `flag`, as the next word or behind an equals sign."""
+    """What follows `flag` among words that are not parsed yet, as the next word or behind an equals sign."""
     for word, following in pairwise([*words, ""]):
         if word == flag and following:
             return following
@@ -203,16 +150,8 @@ def _value(words: Sequence[str], flag: str) -> str | None:
     return None
 
 
-def _refuse_foreign_flags(words: Sequence[str], family: Family, subject: str) -> None:
-    """One sentence about a flag that only the other family has."""
-    given = [word.split("=")[0].removeprefix("--").removeprefix("no-").replace("-", "_") for word in words
-             if word.startswith("--")]  # fmt: skip
-    for other in FAMILIES.values():
-        for name in given:
-            if name in _names(other) - _names(family):
-                flag = name.replace("_", "-")
-                raise ValueError(f"--{flag} is for {other.name} actions; {subject} {family.name} ones")
-
-
-def _names(family: Family) -> set[str]:
-    return {item.name for kind in (family.config, family.inference) for item in fields(kind)}
+def _writable(path: Path) -> None:
+    """Find out before the work whether its result can be written."""
+    if path.is_dir() or path == Path():
+        raise KitError(f"{path} is a folder; name a file")
+    path.parent.mkdir(parents=True, exist_ok=True)

@@ -12,56 +12,16 @@ import numpy as np
 import pandas as pd
 import torch
 
-from brrcrl_lib.base.devices import generator, track
-from brrcrl_lib.inference.optimizers import make_optimizer
-from brrcrl_lib.inference.targets import target_for
-from brrcrl_lib.models import BayesianModel, RewardConditionedPolicy
-from brrcrl_lib.policies import BayesianPolicy, CloningPolicy, Policy, VanillaPolicy
+from brrcrl_lib.base.devices import track
+from brrcrl_lib.base.environments import make_env
+from brrcrl_lib.base.errors import KitError
+from brrcrl_lib.data.atari import AtariConfig, AtariEnv, rom_name
+from brrcrl_lib.data.batch import Facts
+from brrcrl_lib.policies import Policy
 from brrcrl_lib.returns import reward_to_go
-from brrcrl_lib.train import Run
+from brrcrl_lib.training import Run
 
-
-@dataclass(frozen=True)
-class InferenceConfig:
-    """How a trained model is made to act."""
-
-    target: str = "adaptive"
-    """adaptive (theta_delta), max (the data's largest return), dt_schedule (subtract what was earned) or fixed."""
-    delta: float = 0.1
-    """Share of outcomes that the adaptive target may hope for, in (0, 1)."""
-    value: float | None = None
-    """Return that fixed asks for, and that dt_schedule starts from; the data's largest if left out."""
-    quantile: float | None = None
-    """The same as a quantile of the training data's reward-to-go, in [0, 1]."""
-    optimizer: str = "cem"
-    """cem (cross-entropy method), dfo (the paper's, 65,536 samples) or langevin."""
-    samples: int | None = None
-    """Samples per round of the optimiser; None: its own number."""
-    source: str = "prior_samples"
-    """Where p(R|s) comes from: prior_samples (the paper), value_model (the released code), prior_samples_logits."""
-    mode: str = "best"
-    """best: the lowest-energy action. sample: a draw from pi^delta."""
-    clone: bool = False
-    """Ignore the return model and play the prior's mode: behaviour cloning with the same weights."""
-
-
-def make_policy(run: Run, config: InferenceConfig, seed: int = 0) -> Policy:
-    """The policy that `run`'s model plays under `config`."""
-    target = target_for(run.about, config.target, delta=config.delta, value=config.value, quantile=config.quantile)
-    model = run.model
-    if isinstance(model, RewardConditionedPolicy):
-        return VanillaPolicy(model, target)
-    if config.clone or not isinstance(model, BayesianModel):
-        return CloningPolicy(model)
-    device = next(model.parameters()).device
-    return BayesianPolicy(
-        model,
-        target,
-        make_optimizer(config.optimizer, **({} if config.samples is None else {"samples": config.samples})),
-        config.source,
-        mode=config.mode,
-        generator=generator(seed, device),
-    )
+MakeEnv = Callable[[], gym.Env]
 
 
 @dataclass(frozen=True)
@@ -86,7 +46,7 @@ class Evaluation:
 
 def evaluate(
     policy: Policy,
-    make_env: Callable[[], gym.Env],
+    make_env: MakeEnv,
     *,
     episodes: int = 10,
     seed: int = 0,
@@ -102,7 +62,11 @@ def evaluate(
     count for `observed` as they did in data that was clipped to [-c, c]; returns are always raw.
     """
     if episodes < 1:
-        raise ValueError(f"episodes must be at least 1; got {episodes}")
+        raise KitError(f"episodes must be at least 1; got {episodes}")
+    if max_steps is not None and max_steps < 1:
+        raise KitError(f"max_steps must be at least 1; got {max_steps}")
+    if not 0 <= seed < 2**31 - episodes:
+        raise KitError(f"the seed of the first episode must lie in [0, {2**31 - episodes}); got {seed}")
     started = time.perf_counter()
     envs = [make_env() for _ in range(episodes)]
     observations = [env.reset(seed=seed + index)[0] for index, env in enumerate(envs)]
@@ -118,9 +82,9 @@ def evaluate(
         batch = torch.as_tensor(stacked, dtype=torch.uint8 if stacked.dtype == np.uint8 else torch.float32)
         actions = policy.act(batch.to(device)).cpu().numpy()
         rewards, ended = np.empty(len(active)), np.empty(len(active), dtype=bool)
-        for lane, index in enumerate(active):
-            observations[index], reward, terminated, truncated, _ = envs[index].step(actions[lane])
-            rewards[lane], ended[lane] = reward, terminated or truncated
+        for row, index in enumerate(active):
+            observations[index], reward, terminated, truncated, _ = envs[index].step(actions[row])
+            rewards[row], ended[row] = reward, terminated or truncated
         traced = {name: values.cpu().numpy() for name, values in policy.trace.items()}
         rows.append(pd.DataFrame({"episode": active, "step": step, "reward": rewards, **traced}))
         policy.observe(torch.as_tensor(rewards))
@@ -139,3 +103,54 @@ def evaluate(
     trace.insert(3, "observed", reward_to_go(counted, lengths, discount))
     returns = trace.groupby("episode")["reward"].sum().to_numpy()
     return Evaluation(returns, lengths, trace, time.perf_counter() - started)
+
+
+# -- the environment of a run ------------------------------------------------------------------------------------
+
+
+def environment_for(facts: Facts, env_id: str | None = None) -> MakeEnv:
+    """What makes the environment that a model with these `facts` plays in: its own, or another that it fits.
+
+    Games are presented as they were when the data were made; what they pay is never clipped.
+    """
+    name = env_id or facts.env
+    if name is None:
+        raise KitError(f"{facts.dataset} does not say which environment it came from; name it with --env")
+    if facts.kind == "pixels" and facts.env is not None and rom_name(name) != rom_name(facts.env):
+        raise KitError(f"a model of {facts.env} cannot play {name}")
+
+    def make() -> gym.Env:
+        return AtariEnv(name, AtariConfig(**facts.play)) if facts.kind == "pixels" else make_env(name)
+
+    env = make()
+    wanted = (facts.observation_shape, facts.action_count or (len(facts.action_low or ()),))
+    found = (env.observation_space.shape, getattr(env.action_space, "n", None) or env.action_space.shape)
+    env.close()
+    if wanted != found:
+        raise KitError(
+            f"a model of {facts.env} sees observations of shape {wanted[0]} and acts in {wanted[1]}; "
+            f"{name} has {found[0]} and {found[1]}"
+        )
+    return make
+
+
+def play(
+    run: Run,
+    act: Any = None,
+    *,
+    env: str | None = None,
+    episodes: int = 10,
+    seed: int = 0,
+    max_steps: int | None = None,
+) -> Evaluation:
+    """Play a trained run in its environment, or in another that it fits."""
+    return evaluate(
+        run.policy(act, seed),
+        environment_for(run.facts, env),
+        episodes=episodes,
+        seed=seed,
+        discount=run.facts.discount,
+        device=run.method.device,
+        max_steps=max_steps,
+        reward_clip=run.facts.reward_clip,
+    )

@@ -1,156 +1,120 @@
-"""Policies that can be evaluated: BR-RCRL and its simplest rivals behind one protocol."""
+"""What a trained method becomes when it plays: something that decides for n episodes side by side."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from brrcrl_lib.inference.optimizers import CrossEntropy, Optimizer, Problem
-from brrcrl_lib.inference.targets import Adaptive, Constant, Target
-from brrcrl_lib.inference.threshold import SOURCES, return_distribution
-from brrcrl_lib.models import BayesianModel, CloningModel, GaussianMixture, RewardConditionedPolicy
+from brrcrl_lib.base.errors import KitError
+from brrcrl_lib.inference.targets import Target
+from brrcrl_lib.nets import Categorical, GaussianMixture
 
 MODES = ("best", "sample")
 
 
-class Policy(Protocol):
-    """Decides for n episodes side by side; `keep` drops those that have ended."""
+@dataclass
+class Policy:
+    """Decides for n episodes side by side; `keep` drops those that have ended. Subclasses say how to `act`."""
 
-    trace: dict[str, Tensor]  # what the last decision rested on, each [B]
+    trace: dict[str, Tensor] = field(default_factory=dict, init=False)
+    """What the last decision rested on, each [B]."""
 
-    def reset(self, episodes: int) -> None: ...
+    def reset(self, episodes: int) -> None:
+        """n new episodes begin."""
 
     def act(self, observations: Tensor) -> Tensor:
         """Actions [B, m], or [B] int64 of a discrete set, for raw observations [B, ...]."""
-        ...
+        raise NotImplementedError
 
-    def observe(self, rewards: Tensor) -> None: ...
+    def observe(self, rewards: Tensor) -> None:
+        """What the actions just taken earned, [B]."""
 
-    def keep(self, active: Tensor) -> None: ...
+    def keep(self, active: Tensor) -> None:
+        """Forget the episodes whose entry in `active` [B] is False."""
 
 
 @dataclass
-class BayesianPolicy:
-    """BR-RCRL with adaptive inference (Algorithm 1), or with any other target rule."""
+class Chooser:
+    """From a distribution of actions to an action: the likeliest or a draw, and now and then (epsilon) any at all.
 
-    model: BayesianModel
-    target: Target = field(default_factory=Adaptive)
-    optimizer: Optimizer = field(default_factory=CrossEntropy)
-    source: str = "prior_samples"
-    """Where p(R|s) comes from: see inference/threshold.py."""
-    prior_samples: int = 64
-    """Actions averaged for p(R|s), and the candidates of mode `sample`."""
+    Each episode has its own random numbers, one row a step, so that what it does never depends on whether its
+    neighbours have ended.
+    """
+
     mode: str = "best"
-    """`best`: the lowest-energy action of pi^delta. `sample`: a draw from it."""
+    """`best`: the likeliest action. `sample`: a draw."""
+    epsilon: float = 0.0
+    """Share of decisions that are uniformly random, in a discrete set. The paper takes 0.01."""
     generator: torch.Generator | None = None
-    trace: dict[str, Tensor] = field(default_factory=dict, init=False)
+    _episodes: int | None = field(default=None, init=False)
+    _running: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64), init=False)
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
-            raise ValueError(f"unknown mode '{self.mode}' (valid: {', '.join(MODES)})")
-        if self.source not in SOURCES:
-            raise ValueError(f"unknown threshold source '{self.source}' (valid: {', '.join(SOURCES)})")
+            raise KitError(f"unknown mode '{self.mode}' (valid: {', '.join(MODES)})")
+        if not 0 <= self.epsilon <= 1:
+            raise KitError(f"epsilon must lie in [0, 1]; got {self.epsilon}")
 
     def reset(self, episodes: int) -> None:
-        self.target.reset(episodes)
+        self._episodes, self._running = episodes, torch.arange(episodes)
 
-    @torch.no_grad()
-    def act(self, observations: Tensor) -> Tensor:
-        model, buckets = self.model, self.model.buckets
-        states = model.standardise(observations)
-        prior, encoded = model.prior(states), model.returns.encode(states)  # once per state
-        problem = Problem(
-            energy=lambda actions: model.energy(prior, encoded, actions, bucket),
-            sample_prior=prior.sample,
-            low=prior.low,
-            high=prior.high,
-        )
-        noise = problem.normal(self.prior_samples, self.generator)
-        uniform = problem.uniform(self.prior_samples, self.generator)
-        distribution = return_distribution(model, states, prior, encoded, self.source, noise, uniform)
-        bucket = self.target.bucket(distribution, buckets)  # [B]
+    def keep(self, active: Tensor) -> None:
+        self._running = self._running[active]
+
+    def choose(self, policy: Categorical | GaussianMixture) -> Tensor:
+        """Actions [B], counted from 0, or [B, m] of a box."""
+        if isinstance(policy, Categorical):
+            return self.pick(policy.log_probs)
         if self.mode == "best":
-            solution = self.optimizer.minimise(problem, self.generator)
-            actions, energies = solution.actions, solution.energies
-        else:
-            actions, energies = self._sample(problem, prior)
-        expected = model.returns.log_probs(encoded, actions.unsqueeze(1)).squeeze(1).exp()  # [B, buckets]
-        centres = buckets.decode(torch.arange(buckets.count, device=expected.device))
-        self.trace = {
-            "bucket": bucket,
-            "target": buckets.lower_edges(bucket.device)[bucket],
-            "predicted": expected @ centres,
-            "energy": energies,
-        }
-        return actions
+            return policy.mode()
+        count, size = len(policy.mean), policy.mean.shape[-1]
+        noise = self._own_rows(
+            torch.randn(self._rows(count), size, device=policy.mean.device, generator=self.generator)
+        )
+        uniform = self._own_rows(torch.rand(self._rows(count), device=policy.mean.device, generator=self.generator))
+        return policy.sample(noise.unsqueeze(1), uniform.unsqueeze(1)).squeeze(1)
 
-    def _sample(self, problem: Problem, prior: GaussianMixture) -> tuple[Tensor, Tensor]:
-        """A draw from pi^delta: prior samples, one of them kept in proportion to p(R >= theta|s,a) (Proposition 1)."""
-        candidates = problem.start(self.prior_samples, self.generator)  # [B, N, m]
-        energies = problem.energy(candidates)
-        # exp(-E) = p(a|s) p(R >= theta|s,a), and the candidates are already spread like p(a|s).
-        log_weights = -energies - prior.log_prob(candidates)
-        cumulative = torch.softmax(log_weights, dim=1).cumsum(1)
-        uniform = problem.uniform(1, self.generator) * cumulative[:, -1:]
-        index = (cumulative < uniform).sum(1, keepdim=True).clamp(max=candidates.shape[1] - 1)  # [B, 1]
-        chosen = candidates.gather(1, index.unsqueeze(-1).expand(-1, 1, candidates.shape[-1])).squeeze(1)
-        return chosen, energies.gather(1, index).squeeze(1)
+    def pick(self, log_policy: Tensor) -> Tensor:
+        """Actions [B], counted from 0, for log-probabilities [B, A]."""
+        actions = log_policy.argmax(-1)
+        if self.mode == "best" and self.epsilon == 0:
+            return actions
+        device, count = log_policy.device, log_policy.shape[-1]
+        draws = torch.rand(self._rows(len(log_policy)), 3, device=device, generator=self.generator)
+        draws = self._own_rows(draws)  # [B, 3]
+        if self.mode == "sample":
+            cumulative = log_policy.softmax(-1).cumsum(-1)  # [B, A]
+            actions = (cumulative < draws[:, :1] * cumulative[:, -1:]).sum(-1).clamp(max=count - 1)
+        anything = (draws[:, 1] * count).long().clamp(max=count - 1)
+        return torch.where(draws[:, 2] < self.epsilon, anything, actions)
 
-    def observe(self, rewards: Tensor) -> None:
-        self.target.observe(rewards)
+    def _rows(self, batch: int) -> int:
+        return batch if self._episodes is None else self._episodes
 
-    def keep(self, active: Tensor) -> None:
-        self.target.keep(active)
+    def _own_rows(self, drawn: Tensor) -> Tensor:
+        """Of what was drawn for all episodes, the rows of those that still run."""
+        return drawn if self._episodes is None else drawn[self._running.to(drawn.device)]
 
 
 @dataclass
-class CloningPolicy:
-    """Behaviour cloning: the mode of p(a|s), whatever the return."""
+class TargetPolicy(Policy):
+    """A policy that asks for a return: its target rule is told what is earned, in the units that the data count in."""
 
-    model: BayesianModel | CloningModel
-    trace: dict[str, Tensor] = field(default_factory=dict, init=False)
-
-    def reset(self, episodes: int) -> None: ...
-
-    @torch.no_grad()
-    def act(self, observations: Tensor) -> Tensor:
-        return self.model.prior(self.model.standardise(observations)).mode()
-
-    def observe(self, rewards: Tensor) -> None: ...
-
-    def keep(self, active: Tensor) -> None: ...
-
-
-@dataclass
-class VanillaPolicy:
-    """Vanilla reward-conditioned RL: the mode of p(a|s,R), with R from any target rule.
-
-    An adaptive target asks for the middle of the bucket of theta_delta(s): vanilla RCRL conditions on one return,
-    not on a return or more.
-    """
-
-    model: RewardConditionedPolicy
     target: Target
-    trace: dict[str, Tensor] = field(default_factory=dict, init=False)
+    chooser: Chooser = field(default_factory=Chooser)
+    reward_clip: float | None = None
+    """Clip observed rewards as the data's were, before they are taken off a target."""
 
     def reset(self, episodes: int) -> None:
         self.target.reset(episodes)
-
-    @torch.no_grad()
-    def act(self, observations: Tensor) -> Tensor:
-        if isinstance(self.target, Constant):
-            wanted = self.target.wanted.to(observations.device, torch.float32)
-        else:
-            distribution = self.model.value(self.model.standardise(observations)).exp()
-            wanted = self.model.buckets.decode(self.target.bucket(distribution, self.model.buckets))
-        self.trace = {"target": wanted}
-        return self.model(observations, wanted).mode()
+        self.chooser.reset(episodes)
 
     def observe(self, rewards: Tensor) -> None:
-        self.target.observe(rewards)
+        limit = self.reward_clip
+        self.target.observe(rewards if limit is None else rewards.clamp(-limit, limit))
 
     def keep(self, active: Tensor) -> None:
         self.target.keep(active)
+        self.chooser.keep(active)

@@ -1,7 +1,8 @@
 """Presets: the same experiment at four sizes.
 
 A configuration is a frozen dataclass whose defaults are the `laptop` values; its class attribute `presets`
-lists, for the other presets, only what differs. `recorded` shows what `laptop` made.
+lists, for the other presets, only what differs. `recorded` shows what `laptop` made. Where the kind of data asks for
+other sizes (vectors or pixels), entries such as "pixels" and "smoke pixels" say which.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ PRESETS = {
 C = TypeVar("C")
 
 
-def with_preset(config_class: type[C], preset: str, **overrides: Any) -> C:
-    """`config_class` at the size of `preset`, with single fields overridden by name."""
+def with_preset(config_class: type[C], preset: str, kind: str = "", **overrides: Any) -> C:
+    """`config_class` at the size of `preset` for a `kind` of data, with single fields overridden by name."""
     if preset not in PRESETS:
         raise ValueError(f"unknown preset '{preset}'{did_you_mean(preset, PRESETS)}")
-    differences: Mapping[str, Any] = getattr(config_class, "presets", {}).get(preset, {})
+    listed: Mapping[str, Mapping[str, Any]] = getattr(config_class, "presets", {})
+    differences = {**listed.get(kind, {}), **listed.get(preset, {}), **listed.get(f"{preset} {kind}", {})}
     names = [field.name for field in dataclasses.fields(config_class)]  # type: ignore[arg-type]
     for name in overrides:
         if name not in names:

@@ -40,7 +40,7 @@ def write_json(path: Path | str, value: Any) -> None:
 
 def write_csv(path: Path | str, rows: Sequence[Mapping[str, Any]]) -> None:
     with atomic_path(path) as temporary, temporary.open("w", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+        writer = csv.DictWriter(file, fieldnames=list(dict.fromkeys(name for row in rows for name in row)))
         writer.writeheader()
         writer.writerows(rows)
 

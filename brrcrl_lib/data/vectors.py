@@ -1,9 +1,10 @@
-"""`OfflineDataset`: what every method of the kit trains on."""
+"""`OfflineDataset`: transitions of vectors, whole episodes in memory; a `Source` for every method."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 import gymnasium as gym
@@ -12,8 +13,9 @@ from gymnasium.envs.registration import EnvSpec
 from torch import Tensor
 
 from brrcrl_lib.base.environments import make_env
+from brrcrl_lib.data.batch import TRANSITIONS, Batch, Facts, Needs, return_facts
 from brrcrl_lib.data.registry import DatasetError
-from brrcrl_lib.returns import ReturnBuckets
+from brrcrl_lib.returns import ReturnBuckets, reward_to_go
 
 STEP_FIELDS = ("observations", "actions", "rewards", "rtg", "timesteps", "terminations", "truncations")
 EPISODE_FIELDS = ("final_observations", "lengths", "seeds", "returns")
@@ -42,6 +44,7 @@ class OfflineDataset:
     action_low: Tensor  # [m]; the smallest action, [1], of a discrete set
     action_high: Tensor  # [m]; the largest action, [1], of a discrete set
     card: dict[str, Any]  # what is known about where the data came from
+    reward_clip: float | None = None  # rewards were clipped to [-c, c] before they were added up
 
     def __len__(self) -> int:
         return len(self.rewards)
@@ -70,9 +73,61 @@ class OfflineDataset:
         following[self.starts + self.lengths - 1] = self.final_observations
         return following
 
-    def sample(self, batch_size: int, generator: torch.Generator) -> Tensor:
-        """Indices [batch_size] of steps, drawn uniformly with replacement."""
-        return torch.randint(len(self), (batch_size,), generator=generator, device=generator.device)
+    # -- as a source of batches ----------------------------------------------------------------------------------
+
+    def facts(self) -> Facts:
+        count = None
+        if self.discrete:
+            if self.action_low[0] != 0:
+                raise DatasetError(f"the actions of {self.id} are counted from {int(self.action_low[0])}; use 0")
+            count = int(self.action_high[0]) + 1
+        return Facts(
+            dataset=self.id,
+            env=self.env_spec.id if self.env_spec else None,
+            observation_shape=tuple(self.observations.shape[1:]),
+            discount=self.discount,
+            reward_clip=self.reward_clip,
+            **return_facts(self.rtg),
+            action_low=None if self.discrete else tuple(self.action_low.tolist()),
+            action_high=None if self.discrete else tuple(self.action_high.tolist()),
+            action_count=count,
+            standardisation=self.standardisation(),
+        )
+
+    def sample(self, size: int, generator: torch.Generator, needs: Needs = TRANSITIONS) -> Batch:
+        """Steps drawn uniformly with replacement."""
+        return self.batch(torch.randint(len(self), (size,), generator=generator, device=generator.device), needs)
+
+    def batch(self, indices: Tensor, needs: Needs = TRANSITIONS) -> Batch:
+        """The transitions `indices` [B], or the windows of `needs.context` steps that end with them."""
+        steps, window = indices, {}
+        if needs.context:
+            ago = torch.arange(needs.context - 1, -1, -1, device=indices.device)  # [K]
+            mask = self.timesteps[indices].unsqueeze(-1) >= ago  # [B, K]
+            steps = indices.unsqueeze(-1) - torch.where(mask, ago, 0)  # what is masked repeats the sampled step
+            window = {"timesteps": self.timesteps[steps], "mask": mask}
+        return Batch(
+            observations=self.observations[steps],
+            actions=self.actions[steps],
+            returns=self.rtg[steps],
+            rewards=self.rewards[steps],
+            done=self.terminations[steps],
+            indices=indices,
+            next_observations=self._following[steps] if needs.next else None,
+            **window,
+        )
+
+    @cached_property
+    def _following(self) -> Tensor:
+        return self.next_observations()
+
+    def clip_rewards(self, limit: float) -> OfflineDataset:
+        """The same with rewards clipped to [-limit, limit] before they are added up; `returns` stay raw."""
+        rewards = self.rewards.clamp(-limit, limit)
+        rtg = reward_to_go(rewards.cpu().numpy(), self.lengths.cpu().numpy(), self.discount)
+        return replace(
+            self, rewards=rewards, rtg=torch.as_tensor(rtg, dtype=torch.float32).to(self.device), reward_clip=limit
+        )
 
     def standardisation(self, floor: float = 1e-3) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation of the observations, each [k]; the latter at least `floor`."""

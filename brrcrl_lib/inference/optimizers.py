@@ -13,6 +13,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from brrcrl_lib.base.errors import KitError
+
 Energy = Callable[[Tensor], Tensor]
 """Energies [B, N] of candidate actions [B, N, m]."""
 
@@ -158,5 +160,5 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
 def make_optimizer(name: str, **settings: float) -> Optimizer:
     """An optimiser by name: `cem` (the default), `dfo` (the paper's) or `langevin`."""
     if name not in OPTIMIZERS:
-        raise ValueError(f"unknown optimizer '{name}' (valid: {', '.join(OPTIMIZERS)})")
+        raise KitError(f"unknown optimizer '{name}' (valid: {', '.join(OPTIMIZERS)})")
     return OPTIMIZERS[name](**settings)

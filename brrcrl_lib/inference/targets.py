@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from brrcrl_lib.base.config import did_you_mean
+from brrcrl_lib.base.errors import KitError
+from brrcrl_lib.data.batch import Facts
 from brrcrl_lib.returns import ReturnBuckets
 
 TARGETS = ("adaptive", "max", "dt_schedule", "fixed")
@@ -33,7 +36,7 @@ class Target(Protocol):
 
 def check_delta(delta: float) -> float:
     if not 0.0 < delta < 1.0:
-        raise ValueError(f"delta must lie in (0, 1); got {delta!r}")
+        raise KitError(f"delta must lie in (0, 1); got {delta!r}")
     return delta
 
 
@@ -86,33 +89,41 @@ class DecisionTransformerSchedule(Constant):
         self.wanted = (self.wanted - rewards.to(self.wanted)) / self.discount
 
 
-def make_target(rule: str, *, delta: float, value: float, discount: float) -> Target:
-    """A target rule by name; `value` is the return that max, dt_schedule and fixed start from."""
-    if rule == "adaptive":
-        return Adaptive(delta)
-    if rule in ("max", "fixed"):
-        return Constant(value)
-    if rule == "dt_schedule":
-        return DecisionTransformerSchedule(value, discount=discount)
-    raise ValueError(f"unknown target '{rule}' (valid: {', '.join(TARGETS)})")
+@dataclass(frozen=True)
+class TargetSettings:
+    """Which return is asked for: fields that every return-conditioned method shares."""
 
+    target: str = "adaptive"
+    """adaptive (theta_delta), max (the data's largest return), dt_schedule (subtract what was earned) or fixed."""
+    delta: float = 0.1
+    """Share of outcomes that the adaptive target may hope for, in (0, 1)."""
+    value: float | None = None
+    """Return that fixed asks for, and that dt_schedule starts from; the data's largest if left out."""
+    quantile: float | None = None
+    """The same as a quantile of the training data's reward-to-go, in [0, 1]."""
 
-def target_for(
-    about: Mapping[str, Any], rule: str, *, delta: float, value: float | None, quantile: float | None
-) -> Target:
-    """A target rule for a trained model, from what its run says `about` the data.
+    def __post_init__(self) -> None:
+        if self.target not in TARGETS:
+            raise KitError(f"unknown target '{self.target}'{did_you_mean(self.target, TARGETS)}")
+        if self.target == "adaptive":
+            check_delta(self.delta)
+        if self.target == "fixed" and self.value is None and self.quantile is None:
+            raise KitError("target fixed needs a value or a quantile, for example --value 200 or --quantile 0.9")
+        if self.value is not None and self.quantile is not None:
+            raise KitError("give a value or a quantile, not both")
+        if self.value is not None and not math.isfinite(self.value):
+            raise KitError(f"value must be a finite return; got {self.value}")
+        if self.quantile is not None and not 0 <= self.quantile <= 1:
+            raise KitError(f"quantile must lie in [0, 1]; got {self.quantile}")
 
-    `value`, or the same as a `quantile` of the data's reward-to-go, is where max, dt_schedule and fixed start; left
-    out, it is the data's largest.
-    """
-    if rule == "fixed" and value is None and quantile is None:
-        raise ValueError("target fixed needs a value or a quantile, for example --value 200 or --quantile 0.9")
-    if value is not None and quantile is not None:
-        raise ValueError("give a value or a quantile, not both")
-    value = about["max_return"] if value is None else value
-    if quantile is not None:
-        if not 0 <= quantile <= 1:
-            raise ValueError(f"quantile must lie in [0, 1]; got {quantile}")
-        quantiles = about["return_quantiles"]
-        value = float(np.interp(quantile, np.linspace(0, 1, len(quantiles)), quantiles))
-    return make_target(rule, delta=delta, value=value, discount=about["discount"])
+    def rule(self, facts: Facts) -> Target:
+        """The target rule for a model that was trained on data with these `facts`."""
+        if self.target == "adaptive":
+            return Adaptive(self.delta)
+        start = facts.return_range[1] if self.value is None else self.value
+        if self.quantile is not None:
+            shares = np.linspace(0, 1, len(facts.return_quantiles))
+            start = float(np.interp(self.quantile, shares, facts.return_quantiles))
+        if self.target == "dt_schedule":
+            return DecisionTransformerSchedule(start, discount=facts.discount)
+        return Constant(start)

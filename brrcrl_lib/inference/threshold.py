@@ -5,10 +5,13 @@ theta_delta itself is `ReturnBuckets.threshold`: the largest r with P(R >= r | s
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from brrcrl_lib.models import BayesianModel, GaussianMixture
+from brrcrl_lib.base.errors import KitError
+from brrcrl_lib.nets import GaussianMixture
 
 SOURCES = {
     "prior_samples": "average p(R|s,a_i) over actions of the prior (Algorithm 1, lines 4 and 5)",
@@ -18,7 +21,7 @@ SOURCES = {
 
 
 def return_distribution(
-    model: BayesianModel,
+    model: Any,
     states: Tensor,
     prior: GaussianMixture,
     encoded: tuple[Tensor, Tensor | None],
@@ -26,7 +29,10 @@ def return_distribution(
     noise: Tensor,
     uniform: Tensor,
 ) -> Tensor:
-    """p(R|s) [B, buckets] of standardised states [B, k]; `noise` [N, m] and `uniform` [N] make the prior's samples."""
+    """p(R|s) [B, buckets] of standardised states [B, k]; `noise` [N, m] and `uniform` [N] make the prior's samples.
+
+    `model` has `returns` (p(R|s,a), see methods/br_rcrl.py) and `value` (p(R|s)).
+    """
     if source == "value_model":
         return model.value(states).exp()
     log_returns = model.returns.log_probs(encoded, prior.sample(noise, uniform))  # [B, N, buckets]
@@ -34,4 +40,4 @@ def return_distribution(
         return log_returns.exp().mean(1)
     if source == "prior_samples_logits":
         return torch.softmax(log_returns.mean(1), dim=-1)
-    raise ValueError(f"unknown threshold source '{source}' (valid: {', '.join(SOURCES)})")
+    raise KitError(f"unknown threshold source '{source}' (valid: {', '.join(SOURCES)})")

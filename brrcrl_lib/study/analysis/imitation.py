@@ -20,9 +20,9 @@ FILE = RESULTS / "atari_imitation.csv"
 LAST = 0.1
 """The share of a training, its end, over which the loss is averaged."""
 NAMES = {
-    ("cloning", "monte_carlo"): "cloning",
-    ("bayesian", "monte_carlo"): "table, Monte Carlo",
-    ("bayesian", "distributional_td"): "table, distributional TD",
+    ("cloning", None): "cloning",
+    ("br_rcrl_joint", "monte_carlo"): "table, Monte Carlo",
+    ("br_rcrl_joint", "distributional_td"): "table, distributional TD",
 }
 
 
@@ -31,7 +31,8 @@ def measure(preset: str = "laptop", work: Path = WORK) -> pd.DataFrame:
     rows = []
     for cell in {cell.train_key: cell for cell in cells("atari", preset)}.values():
         file, config = train_directory(cell, work) / "metrics.csv", cell.config
-        if (config.method, config.learner) not in NAMES or not file.exists():
+        objective = cell.training.get("objective")
+        if (cell.method, objective) not in NAMES or not file.exists():
             continue
         metrics = pd.read_csv(file)
         if metrics["step"].iloc[-1] < config.steps:
@@ -41,8 +42,8 @@ def measure(preset: str = "laptop", work: Path = WORK) -> pd.DataFrame:
             {
                 "train_key": cell.train_key,
                 "dataset": cell.dataset,
-                "method": config.method,
-                "objective": config.learner,
+                "method": cell.method,
+                "objective": objective,
                 "train_seed": config.seed,
                 "steps": config.steps,
                 "nll": round(float(end["prior_nll"].mean()), 4),
@@ -94,7 +95,8 @@ def learned(rows: pd.DataFrame, buttons: Mapping[str, int]) -> str:
 
 
 def _named(rows: pd.DataFrame) -> pd.DataFrame:
-    names = [NAMES[pair] for pair in zip(rows["method"], rows["objective"], strict=True)]
+    objectives = rows["objective"].astype(object).where(rows["objective"].notna(), None)
+    names = [NAMES[pair] for pair in zip(rows["method"], objectives, strict=True)]
     return rows.assign(model=names, game=[_game(name) for name in rows["dataset"]])
 
 

@@ -7,8 +7,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from brrcrl_lib.discrete.models import JointReturnModel
-from brrcrl_lib.discrete.table import JointTable
+from brrcrl_lib.methods.br_rcrl_joint import JointReturnModel, JointTable
 from brrcrl_lib.returns import ReturnBuckets
 
 

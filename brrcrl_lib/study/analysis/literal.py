@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from brrcrl_lib.data.batch import Batch
 from brrcrl_lib.inference.optimizers import DerivativeFree, Problem, Solution
-from brrcrl_lib.losses import Batch, Negatives, info_nce
-from brrcrl_lib.models import BayesianModel
+from brrcrl_lib.methods.br_rcrl import BayesianModel, Negatives, info_nce
 
 
 def literal_scores(model: BayesianModel, states: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
@@ -41,7 +41,7 @@ def literal_minimise(
 def literal_loss(
     model: BayesianModel, batch: Batch, negatives: Negatives, objective: str = "authors", return_weight: float = 1.0
 ) -> Tensor:
-    """The same number as `losses.bayesian_loss`, the long way round."""
+    """The same number as `br_rcrl.bayesian_loss`, the long way round."""
     states = model.standardise(batch.observations)
     labels = model.buckets.encode(batch.returns)
     candidates = torch.cat([batch.actions.unsqueeze(1), negatives.actions(model.prior(states))], dim=1)

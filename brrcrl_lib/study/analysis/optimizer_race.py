@@ -17,7 +17,7 @@ from brrcrl_lib.base.devices import generator
 from brrcrl_lib.base.files import ROOT
 from brrcrl_lib.inference.optimizers import Optimizer, Problem
 from brrcrl_lib.inference.threshold import return_distribution
-from brrcrl_lib.models import BayesianModel
+from brrcrl_lib.methods.br_rcrl import BayesianModel
 
 
 @torch.no_grad()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from brrcrl_lib.discrete.sources import LADDER_STEPS
+from brrcrl_lib.data.open import LADDER_STEPS
 from brrcrl_lib.study.claims.delivered import bootstrap
 from brrcrl_lib.study.claims.paper_tables import ATARI_PROTOCOL, TABLE_2
 from brrcrl_lib.study.claims.scores import PAPER_REFERENCES, REFERENCES, Reference, normalised_score
@@ -16,7 +16,7 @@ from brrcrl_lib.study.claims.summary import judge_settings, summarise, variants
 from brrcrl_lib.study.claims.verdicts import Verdict
 from brrcrl_lib.study.experiments.grids import ATARI_DELTAS
 from brrcrl_lib.study.experiments.results import (
-    DISCRETE_DEFAULTS,
+    AS_PLAYED,
     RESULTS,
     order_datasets,
     read_trace,
@@ -40,23 +40,23 @@ METHODS: dict[str, dict[str, Any]] = variants(
         "vanilla, adaptive": {"method": "vanilla"},
         "vanilla, max": {"method": "vanilla", "target": "max"},
         "vanilla, DT scheduler": {"method": "vanilla", "target": "dt_schedule"},
-        "cloning": {"method": "cloning", "clone": True},
+        "cloning": {"method": "cloning"},
         "p(a | s) of the table, Monte Carlo": {"objective": "monte_carlo", "clone": True},
         "p(a | s) of the table, distributional TD": {"objective": "distributional_td", "clone": True},
     },
-    DISCRETE_DEFAULTS,
+    "br_rcrl_joint",
 )
 
 
 def sweep(learner: str) -> dict[str, dict[str, Any]]:
     """Every delta as a setting, from the most modest to the most ambitious."""
     differences = {f"{delta:g}": {"objective": learner, "delta": delta} for delta in ATARI_DELTAS}
-    return variants(differences, DISCRETE_DEFAULTS)
+    return variants(differences, "br_rcrl_joint")
 
 
 def rules_for(learner: str) -> dict[str, dict[str, Any]]:
     """The target rules as settings of BR-RCRL with one learner."""
-    return variants({name: {"objective": learner, **rule} for name, rule in RULES.items()}, DISCRETE_DEFAULTS)
+    return variants({name: {"objective": learner, **rule} for name, rule in RULES.items()}, "br_rcrl_joint")
 
 
 def contests() -> dict[str, tuple[str, dict[str, Any], dict[str, Any]]]:
@@ -119,7 +119,7 @@ def word(judged: Mapping[str, Verdict], name: str) -> str:
 
 def training_cost(rows: pd.DataFrame) -> str:
     """How much longer one learner trains than the other, in words."""
-    trained = select(rows, method="bayesian").drop_duplicates(["dataset", "objective", "train_seed"])
+    trained = select(rows, method="br_rcrl_joint").drop_duplicates(["dataset", "objective", "train_seed"])
     seconds = trained.pivot_table(index="dataset", columns="objective", values="train_seconds")
     if set(LEARNERS) - set(seconds):
         return "only one of the learners is recorded"
@@ -129,7 +129,7 @@ def training_cost(rows: pd.DataFrame) -> str:
 
 def sweep_rows(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows of BR-RCRL with adaptive targets, every delta of them."""
-    settings = {name: value for name, value in DISCRETE_DEFAULTS.items() if name not in ("objective", "delta")}
+    settings = {name: value for name, value in AS_PLAYED["br_rcrl_joint"].items() if name not in ("objective", "delta")}
     return select(rows, **settings)
 
 

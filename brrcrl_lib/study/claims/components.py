@@ -6,7 +6,7 @@ import pandas as pd
 
 from brrcrl_lib.study.claims.summary import judge_settings, variants
 from brrcrl_lib.study.claims.verdicts import Effect, Verdict, compare
-from brrcrl_lib.study.experiments.results import DEFAULTS, order_datasets, select, short_name
+from brrcrl_lib.study.experiments.results import AS_PLAYED, order_datasets, select, short_name
 
 PAPER_COMPONENTS = variants(
     {
@@ -40,7 +40,7 @@ UNTOLD = variants(
 def verdicts(rows: pd.DataFrame) -> dict[str, Verdict]:
     """The full model against each of Table 4's reduced ones."""
     return {
-        name: judge_settings(f"the full model earns more than {name}", rows, DEFAULTS, wanted)
+        name: judge_settings(f"the full model earns more than {name}", rows, AS_PLAYED["br_rcrl"], wanted)
         for name, wanted in PAPER_COMPONENTS.items()
         if name != "full model"
     }
@@ -51,7 +51,7 @@ def effects(rows: pd.DataFrame) -> dict[str, dict[str, Effect]]:
     found: dict[str, dict[str, Effect]] = {}
     changes = {name: wanted for name, wanted in {**PAPER_COMPONENTS, **UNTOLD}.items() if name != "full model"}
     for dataset in order_datasets(rows["dataset"]):
-        full = select(rows, dataset=dataset, **DEFAULTS)
+        full = select(rows, dataset=dataset, **AS_PLAYED["br_rcrl"])
         for name, wanted in changes.items():
             changed = select(rows, dataset=dataset, **wanted)
             shared = full[full["train_seed"].isin(changed["train_seed"])]

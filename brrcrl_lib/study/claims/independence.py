@@ -12,7 +12,7 @@ from brrcrl_lib.study.claims.verdicts import Verdict
 SHARES: dict[str, float | None] = {"100%": None, "50%": 0.5, "20%": 0.2}
 
 METHODS: dict[str, dict[str, Any]] = {
-    "BR-RCRL": {"method": "bayesian", "target": "adaptive"},
+    "BR-RCRL": {"method": "br_rcrl", "target": "adaptive"},
     "vanilla, DT scheduler": {"method": "vanilla", "target": "dt_schedule"},
     "vanilla, adaptive": {"method": "vanilla", "target": "adaptive"},
     "cloning": {"method": "cloning"},

@@ -13,14 +13,16 @@ import pandas as pd
 
 from brrcrl_lib.study.claims.scores import Interval, iqm_interval, normalised_score
 from brrcrl_lib.study.claims.verdicts import Verdict, decimals, episode_returns, judge, mean_interval
-from brrcrl_lib.study.experiments.results import DEFAULTS, order_datasets, select, short_name
+from brrcrl_lib.study.experiments.results import AS_PLAYED, order_datasets, select, short_name
 
 Settings = Mapping[str, Mapping[str, Any]]
 
 
-def variants(differences: Settings, defaults: Mapping[str, Any] = DEFAULTS) -> dict[str, dict[str, Any]]:
-    """Settings that differ from `defaults` as said, and in nothing else."""
-    return {name: {**defaults, **difference} for name, difference in differences.items()}
+def variants(differences: Settings, method: str = "br_rcrl") -> dict[str, dict[str, Any]]:
+    """Settings that differ as said from how `method` (or the one they name) is played, and in nothing else."""
+    return {
+        name: {**AS_PLAYED[difference.get("method", method)], **difference} for name, difference in differences.items()
+    }
 
 
 def summarise(rows: pd.DataFrame, settings: Settings) -> pd.DataFrame:

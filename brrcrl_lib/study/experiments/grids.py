@@ -1,9 +1,8 @@
 """The grids of experiments, declared as data: what is trained, on what, and how it is made to act.
 
-A cell is one number to be measured: (dataset, training, seed, inference). A training is named by what differs from
-`TrainConfig`, an inference by what differs from `InferenceConfig` (for discrete actions `DiscreteConfig` and
-`DiscreteInference`); cells of any grid that share a training share its run, and cells that are the same are measured
-once.
+A cell is one number to be measured: (dataset, training, seed, act). A training is a method and what differs from its
+`Config`, an act what differs from its `Act`; cells of any grid that share a training share its run, and cells that
+are the same are measured once. A plugin may add a grid of its own: GRIDS["mine"] = (Block(...), ...).
 """
 
 from __future__ import annotations
@@ -12,10 +11,13 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
-from brrcrl_lib.base.config import did_you_mean, with_preset
-from brrcrl_lib.families import FAMILIES
+from brrcrl_lib.base.config import did_you_mean
+from brrcrl_lib.base.errors import KitError
+from brrcrl_lib.data.open import kind_of
+from brrcrl_lib.methods.base import config_for, methods
 
 HOPPER, WALKER2D, HALFCHEETAH = (f"brrcrl/{name}/medium-replay-v0" for name in ("hopper", "walker2d", "halfcheetah"))
 MEDIUM_REPLAY = (HOPPER, WALKER2D, HALFCHEETAH)
@@ -23,8 +25,8 @@ WALKER2D_OTHERS = tuple(f"brrcrl/walker2d/{kind}-v0" for kind in ("medium", "med
 SEEDS = (0, 1, 2)
 
 Settings = dict[str, Any]
-AUTHORS: Settings = {"objective": "authors"}
-PAPER: Settings = {"objective": "paper"}
+AUTHORS: Settings = {"method": "br_rcrl", "objective": "authors"}
+PAPER: Settings = {"method": "br_rcrl", "objective": "paper"}
 VANILLA: Settings = {"method": "vanilla"}
 CLONING: Settings = {"method": "cloning"}
 
@@ -33,12 +35,15 @@ MAX: Settings = {"target": "max"}
 SCHEDULE: Settings = {"target": "dt_schedule"}
 FIXED: tuple[Settings, ...] = tuple({"target": "fixed", "quantile": q} for q in (0.5, 0.9))
 CLONE: Settings = {"clone": True}
+PLAIN: Settings = {}
 DELTAS = (0.9, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01, 0.001)
 TOP_SHARES = (0.5, 0.2)
 EARLY: Settings = {**AUTHORS, "fusion": "early"}
 
 BREAKOUT, QBERT, PONG, SEAQUEST = (f"ladder/{game}" for game in ("breakout", "qbert", "pong", "seaquest"))
-LEARNERS: tuple[Settings, ...] = ({"learner": "monte_carlo"}, {"learner": "distributional_td"})
+TABLES: tuple[Settings, ...] = tuple(
+    {"method": "br_rcrl_joint", "objective": objective} for objective in ("monte_carlo", "distributional_td")
+)
 ATARI_DELTAS = (0.9, 0.5, 0.2, 0.1, 0.05, 0.01, 0.001)
 ATARI_RULES: tuple[Settings, ...] = (*({**ADAPTIVE, "delta": delta} for delta in ATARI_DELTAS), MAX, SCHEDULE)
 MAX_STEPS = {BREAKOUT: 3_000, QBERT: 3_000, PONG: 5_000, SEAQUEST: 3_000}
@@ -52,24 +57,22 @@ HOUSEKEEPING = ("device", "log_every", "checkpoint_every")
 
 @dataclass(frozen=True)
 class Block:
-    """Every dataset x every training x every seed x every inference setting."""
+    """Every dataset x every training x every seed x every act."""
 
     datasets: tuple[str, ...]
     trainings: tuple[Settings, ...]
     seeds: tuple[int, ...]
-    inferences: tuple[Settings, ...]
+    acts: tuple[Settings, ...]
     trace: bool = False
     """Keep what the policy asked for and got at every step."""
-    family: str = "continuous"
-    """Which kind of actions, see families.py."""
 
 
 def atari(datasets: tuple[str, ...], seeds: tuple[int, ...]) -> tuple[Block, ...]:
-    """Both learners under every rule and without any, and their rivals under those that they can follow."""
+    """Both objectives under every rule and without any, and their rivals under those that they can follow."""
     return (
-        Block(datasets, LEARNERS, seeds, (*ATARI_RULES, CLONE), family="discrete"),
-        Block(datasets, (VANILLA,), seeds, (MAX, SCHEDULE, ADAPTIVE), family="discrete"),
-        Block(datasets, (CLONING,), seeds, (CLONE,), family="discrete"),
+        Block(datasets, TABLES, seeds, (*ATARI_RULES, CLONE)),
+        Block(datasets, (VANILLA,), seeds, (MAX, SCHEDULE, ADAPTIVE)),
+        Block(datasets, (CLONING,), seeds, (PLAIN,)),
     )
 
 
@@ -77,7 +80,7 @@ GRIDS: dict[str, tuple[Block, ...]] = {
     # Does BR-RCRL beat cloning, and does the objective matter? (Section 4.1; notebook 05)
     "engine": (
         Block(MEDIUM_REPLAY, (AUTHORS, PAPER), SEEDS, (ADAPTIVE, CLONE)),
-        Block(MEDIUM_REPLAY, (CLONING,), SEEDS, (CLONE,)),
+        Block(MEDIUM_REPLAY, (CLONING,), SEEDS, (PLAIN,)),
     ),
     # Adaptive targets against Max, the DT scheduler and fixed returns (Table 3; notebook 07)
     "targets": (
@@ -130,16 +133,16 @@ GRIDS: dict[str, tuple[Block, ...]] = {
     "rtg_independence": (
         Block(MEDIUM_REPLAY, (AUTHORS,), SEEDS, (ADAPTIVE,)),
         Block(MEDIUM_REPLAY, (VANILLA,), SEEDS, (SCHEDULE, ADAPTIVE)),
-        Block(MEDIUM_REPLAY, (CLONING,), SEEDS, (CLONE,)),
+        Block(MEDIUM_REPLAY, (CLONING,), SEEDS, (PLAIN,)),
         Block(MEDIUM_REPLAY, tuple({**AUTHORS, "top_share": share} for share in TOP_SHARES), SEEDS, (ADAPTIVE,)),
         Block(
             MEDIUM_REPLAY, tuple({**VANILLA, "top_share": share} for share in TOP_SHARES), SEEDS, (SCHEDULE, ADAPTIVE)
         ),
-        Block(MEDIUM_REPLAY, tuple({**CLONING, "top_share": share} for share in TOP_SHARES), SEEDS, (CLONE,)),
+        Block(MEDIUM_REPLAY, tuple({**CLONING, "top_share": share} for share in TOP_SHARES), SEEDS, (PLAIN,)),
     ),
     # The joint table on pixels (Section 4.3, Table 2 and Figure 4, right; notebook 12)
     "atari": (
-        Block((BREAKOUT, PONG), LEARNERS, (0,), (ADAPTIVE, MAX), trace=True, family="discrete"),
+        Block((BREAKOUT, PONG), TABLES, (0,), (ADAPTIVE, MAX), trace=True),
         *atari((BREAKOUT, PONG, QBERT, SEAQUEST), (0,)),
         *atari((BREAKOUT, PONG), (1, 2)),
     ),
@@ -152,40 +155,46 @@ class Cell:
 
     dataset: str
     training: Mapping[str, Any]
+    """`method`, and what differs from its Config."""
     seed: int
-    inference: Mapping[str, Any]
+    act: Mapping[str, Any]
+    """What differs from the method's Act."""
     preset: str
     episodes: int
     trace: bool = False
-    family: str = "continuous"
     max_steps: int | None = None
     """Cut episodes off after so many steps."""
 
     @property
+    def method(self) -> str:
+        return self.training["method"]
+
+    @cached_property
     def config(self) -> Any:
-        return with_preset(FAMILIES[self.family].config, self.preset, seed=self.seed, **self.training)
+        return config_for(self.method, self.preset, kind_of(self.dataset), seed=self.seed, **self.variant)
 
     @property
+    def variant(self) -> dict[str, Any]:
+        """What differs from the method's Config."""
+        return {name: value for name, value in self.training.items() if name != "method"}
+
+    @cached_property
     def train_key(self) -> str:
         """Names the training by all its settings, so that other defaults mean another training.
 
         Fields that are off (None, False) are left out: a new option does not rename what was trained before it.
         """
         settings = {name: value for name, value in asdict(self.config).items() if name not in HOUSEKEEPING}
-        return _digest(
-            [
-                self.dataset,
-                {name: value for name, value in settings.items() if value is not None and value is not False},
-            ]
-        )
+        switched_on = {name: value for name, value in settings.items() if value is not None and value is not False}
+        return _digest([self.dataset, self.method, switched_on])
 
     @property
     def key(self) -> str:
         cap = [] if self.max_steps is None else [self.max_steps]
-        return _digest([self.train_key, dict(self.inference), self.episodes, *cap])
+        return _digest([self.train_key, dict(self.act), self.episodes, *cap])
 
     def describe(self) -> str:
-        settings = {**self.training, **self.inference}
+        settings = {**self.training, **self.act}
         return f"{self.dataset} seed {self.seed} " + " ".join(f"{name}={value}" for name, value in settings.items())
 
 
@@ -195,25 +204,25 @@ def _digest(value: Any) -> str:
 
 def cells(grid: str, preset: str = "laptop", episodes: int = 10) -> list[Cell]:
     """All cells of a grid, in the order in which they are run. Smoke runs take shipped samples instead of ladders."""
+    methods()  # plugins may bring grids
     if grid not in GRIDS:
-        raise ValueError(f"unknown grid '{grid}'{did_you_mean(grid, GRIDS)}")
+        raise KitError(f"unknown grid '{grid}'{did_you_mean(grid, GRIDS)}")
     every = (
         Cell(
             dataset.replace("ladder/", "sample/") if preset == "smoke" else dataset,
             training,
             seed,
-            inference,
+            act,
             preset,
             episodes,
             block.trace,
-            block.family,
             MAX_STEPS.get(dataset),
         )
         for block in GRIDS[grid]
         for dataset in block.datasets
         for seed in block.seeds
         for training in block.trainings
-        for inference in block.inferences
+        for act in block.acts
     )
     found: dict[str, Cell] = {}
     for cell in every:

@@ -19,18 +19,21 @@ REQUIRED = ("key", "dataset", "env", "method", "objective", "variant", "train_se
             "revision")  # fmt: skip
 TRACE_COLUMNS = ("episode", "step", "reward", "target", "predicted")
 
-DEFAULTS: dict[str, Any] = {
-    "method": "bayesian", "objective": "authors", "target": "adaptive", "delta": 0.1, "clone": False,
-    "source": "prior_samples", "optimizer": "cem", "samples": None, "mode": "best",
-    "return_weight": None, "uniform_share": None, "buckets": None, "bucket_range": None, "negatives": None,
-    "fusion": None, "top_share": None,
+AS_PLAYED: dict[str, dict[str, Any]] = {
+    "br_rcrl": {
+        "method": "br_rcrl", "objective": "authors", "target": "adaptive", "delta": 0.1, "clone": False,
+        "source": "prior_samples", "optimizer": "cem", "samples": None, "mode": "best",
+        "return_weight": None, "uniform_share": None, "buckets": None, "bucket_range": None, "negatives": None,
+        "fusion": None, "top_share": None,
+    },
+    "br_rcrl_joint": {
+        "method": "br_rcrl_joint", "objective": "monte_carlo", "target": "adaptive", "delta": 0.1, "clone": False,
+        "mode": "best", "epsilon": 0.01,
+    },
+    "vanilla": {"method": "vanilla", "target": "adaptive", "delta": 0.1, "top_share": None},
+    "cloning": {"method": "cloning", "top_share": None},
 }  # fmt: skip
-"""BR-RCRL as the kit plays it, setting by setting: what a variant differs from."""
-DISCRETE_DEFAULTS: dict[str, Any] = {
-    "method": "bayesian", "objective": "monte_carlo", "target": "adaptive", "delta": 0.1, "clone": False,
-    "mode": "best", "epsilon": 0.01,
-}  # fmt: skip
-"""The same for discrete actions, where `objective` is the learner."""
+"""Each method as the kit plays it, setting by setting: what a variant differs from."""
 
 
 def read_results(path: Path) -> pd.DataFrame:

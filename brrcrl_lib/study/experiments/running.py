@@ -21,10 +21,15 @@ import pandas as pd
 from brrcrl_lib.base.config import did_you_mean
 from brrcrl_lib.base.devices import track, use_one_thread
 from brrcrl_lib.base.files import ROOT, atomic_path, write_json
+from brrcrl_lib.checkpoints import Checkpoint
+from brrcrl_lib.data.batch import Source
+from brrcrl_lib.data.open import is_frames, open_source
 from brrcrl_lib.data.registry import DatasetError
-from brrcrl_lib.families import FAMILIES, needs_next
+from brrcrl_lib.methods.base import method_named
 from brrcrl_lib.study.experiments.grids import Cell, cells
 from brrcrl_lib.study.experiments.results import RESULTS, TRACE_COLUMNS, model_name, read_grid, read_results
+from brrcrl_lib.study.experiments.row import measure
+from brrcrl_lib.training import export_model, fit, load_run
 
 WORK = ROOT / "runs" / "experiments"
 SMOKE_STEPS = 30
@@ -86,16 +91,16 @@ def run_grid(config: ExperimentConfig) -> int:
 
 
 def _prepare(wanted: list[Cell], recorded: Path) -> dict[str, str]:
-    """Build the data that are not there yet, before several processes want them: dataset -> why it cannot be used.
+    """Open the frame stores once, before several processes want them: dataset -> why it cannot be used.
 
     Rows of one file must come from the same data. Where those can be built in different ways, their fingerprint in
     the rows says whether they do.
     """
     rows = read_results(recorded) if recorded.exists() else pd.DataFrame()
     problems = {}
-    for dataset, family in {cell.dataset: cell.family for cell in wanted}.items():
+    for dataset in dict.fromkeys(cell.dataset for cell in wanted):
         try:
-            mark = FAMILIES[family].prepare(dataset)
+            mark = open_source(dataset).facts().fingerprint if is_frames(dataset) else None
         except (DatasetError, OSError) as error:
             problems[dataset] = str(error)
             continue
@@ -121,7 +126,6 @@ def _repeat(config: ExperimentConfig, wanted: list[Cell]) -> int:
     match = [cell for cell in wanted if cell.key == config.key]
     if not match:
         raise ValueError(f"grid {config.grid} at preset {config.preset} has no row with the key '{config.key}'")
-    FAMILIES[match[0].family].prepare(match[0].dataset)
     row = _measure(match[0], config.work)
     print(f"{match[0].describe()}\n  now       {row['return_mean']:10.1f}  {row['returns']}")
     path = results_path(config)
@@ -149,29 +153,26 @@ def _run_group(job: tuple[list[Cell], Path]) -> list[str]:
 
 
 def _measure(cell: Cell, work: Path) -> dict[str, Any]:
-    from brrcrl_lib.commands import COMMAND_OF, evaluate_run
-
-    family, run, training = FAMILIES[cell.family], train_directory(cell, work), cell.config
-    data = _load(cell.family, cell.dataset, needs_next(training))
-    family.fit(training, data, run, resume=True, preset=cell.preset)
-    command = COMMAND_OF[cell.family](
-        run,
-        cell.episodes,
+    config = cell.config
+    run = train_directory(cell, work)
+    fit(config, _load(cell.dataset, config.discount, config.reward_clip), run, resume=True, preset=cell.preset)
+    row, trace = measure(
+        load_run(run),
+        method_named(cell.method).Act(**cell.act),
+        episodes=cell.episodes,
         seed=1000 * (cell.seed + 1),
         max_steps=SMOKE_STEPS if cell.preset == "smoke" else cell.max_steps,
-        inference=family.inference(**cell.inference),
     )
-    row, trace = evaluate_run(command)
     with atomic_path(_trace_file(work, cell)) as temporary:
         kept = trace[[name for name in TRACE_COLUMNS if name in trace]]
         kept.to_csv(temporary, index=False, float_format="%.2f", compression={"method": "gzip", "mtime": 0})
-    variant = {name: value for name, value in cell.training.items() if name not in ("method", family.objective)}
+    variant = {name: value for name, value in cell.variant.items() if name != "objective"}
     return {"key": cell.key, "train_key": cell.train_key, "variant": variant, **row}
 
 
 @lru_cache(maxsize=1)
-def _load(family: str, dataset: str, with_next: bool) -> Any:
-    return FAMILIES[family].open(dataset, with_next)
+def _load(dataset: str, discount: float | None, reward_clip: float | None) -> Source:
+    return open_source(dataset, discount=discount, reward_clip=reward_clip)
 
 
 def train_directory(cell: Cell, work: Path = WORK) -> Path:
@@ -253,13 +254,10 @@ def ship_models(
 
     Those of ladders are called <game>-ladder-<learner>.safetensors. `only` chooses among the cells of the grid.
     """
-    from brrcrl_lib.checkpoints import Checkpoint
-    from brrcrl_lib.train import export_model
-
     shipped = []
     for cell in {cell.train_key: cell for cell in cells(grid) if cell.seed == 0 and only(cell)}.values():
         run = train_directory(cell, work)
-        objective = cell.training.get(FAMILIES[cell.family].objective)
+        objective = cell.training.get("objective")
         if objective is None or not (run / "checkpoint.safetensors").exists():
             continue
         about = Checkpoint.load(run / "checkpoint.safetensors").about

@@ -11,7 +11,7 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure, SubFigure
 from torch import Tensor
 
-from brrcrl_lib.discrete.table import JointTable
+from brrcrl_lib.methods.br_rcrl_joint import JointTable
 from brrcrl_lib.returns import ReturnBuckets
 from brrcrl_lib.study.figures.style import COLORS
 

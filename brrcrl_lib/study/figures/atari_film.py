@@ -13,10 +13,9 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from brrcrl_lib.base.files import atomic_path
-from brrcrl_lib.data.atari import AtariConfig, AtariEnv
-from brrcrl_lib.discrete.policies import DiscreteInference, make_discrete_policy
-from brrcrl_lib.discrete.train import DiscreteRun
-from brrcrl_lib.evaluate import Evaluation, evaluate
+from brrcrl_lib.data.atari import AtariEnv
+from brrcrl_lib.evaluate import Evaluation, environment_for, evaluate
+from brrcrl_lib.training import Run
 
 MAX_BYTES = 500_000
 STEP_MILLISECONDS = 67
@@ -50,20 +49,20 @@ class Film:
     played: Evaluation  # of this one game
 
 
-def play_game(run: DiscreteRun, inference: DiscreteInference, seed: int, max_steps: int, film: bool = True) -> Film:
+def play_game(run: Run, act: Any, seed: int, max_steps: int, film: bool = True) -> Film:
     """Play one game with a trained model on the device where it lies, under the flags of its data."""
-    env = AtariEnv(run.about["env"], AtariConfig(**run.about["play"]))
+    env = environment_for(run.facts)()
+    assert isinstance(env, AtariEnv)
     filmed: gym.Env = Filmed(env) if film else env
-    device = next(run.model.parameters()).device
     played = evaluate(
-        make_discrete_policy(run, inference, seed),
+        run.policy(act, seed),
         lambda: filmed,
         episodes=1,
         seed=seed,
-        discount=run.about["discount"],
-        device=device,
+        discount=run.facts.discount,
+        device=run.method.device,
         max_steps=max_steps,
-        reward_clip=run.about["reward_clip"],
+        reward_clip=run.facts.reward_clip,
     )
     screens = filmed.screens[:-1] if isinstance(filmed, Filmed) else []
     return Film(np.stack(screens) if screens else np.empty((0, 210, 160, 3), np.uint8), played)

@@ -15,20 +15,19 @@ from torch import Tensor
 
 from brrcrl_lib.base.devices import generator
 from brrcrl_lib.base.files import ROOT, write_json
-from brrcrl_lib.build import TrainConfig, make_model
 from brrcrl_lib.data.minari import load_dataset
 from brrcrl_lib.data.vectors import OfflineDataset
-from brrcrl_lib.evaluate import InferenceConfig, evaluate, make_policy
+from brrcrl_lib.evaluate import evaluate
 from brrcrl_lib.inference.optimizers import CrossEntropy, DerivativeFree, Langevin, Optimizer, Problem
-from brrcrl_lib.losses import Batch, Negatives, bayesian_loss
-from brrcrl_lib.models import BayesianModel
+from brrcrl_lib.methods.base import create
+from brrcrl_lib.methods.br_rcrl import FUSIONS, BayesianModel, BrRcrlConfig, Negatives, bayesian_loss
 from brrcrl_lib.study.analysis.literal import literal_loss, literal_minimise
-from brrcrl_lib.study.experiments.results import DEFAULTS, order_datasets, read_grid, select, short_name
+from brrcrl_lib.study.experiments.results import AS_PLAYED, order_datasets, read_grid, select, short_name
 from brrcrl_lib.study.figures.style import save_figure, use_house_style
 from brrcrl_lib.tools.bench.frames import benchmark_frames
 from brrcrl_lib.tools.bench.growth import draw_growth, growth, milliseconds
 from brrcrl_lib.tools.bench.loading import benchmark_loading
-from brrcrl_lib.train import load_run
+from brrcrl_lib.training import load_run
 
 ENVIRONMENTS = {"hopper": "Hopper, 3-D", "walker2d": "Walker2d, 6-D"}
 
@@ -56,7 +55,6 @@ def bench(config: BenchConfig) -> int:
     for name, title in ENVIRONMENTS.items():
         run = load_run(ROOT / "data" / "models" / f"{name}-medium-replay-authors.safetensors", "cpu")
         dataset = load_dataset(run.about["dataset"])
-        assert isinstance(run.model, BayesianModel)
         report[name] = {
             "acting": acting(run.model, dataset, config),
             "training": training(run.config, dataset, config),
@@ -156,23 +154,16 @@ def _solve(model: BayesianModel, state: Tensor, bucket: Tensor, optimizer: Optim
 # -- training ----------------------------------------------------------------------------------------------------
 
 
-def training(trained: TrainConfig, dataset: OfflineDataset, config: BenchConfig) -> dict[str, Any]:
+def training(trained: BrRcrlConfig, dataset: OfflineDataset, config: BenchConfig) -> dict[str, Any]:
     """Milliseconds of forward and backward pass: this library, the literal version, late fusion.
 
     The matrix product is timed just before and just after, and the faster counts: a machine's clock drifts.
     """
     before = matmul_speed()
-    indices = dataset.sample(trained.batch_size, generator(0))
-    batch = Batch(dataset.observations[indices], dataset.actions[indices], dataset.rtg[indices])
+    batch = dataset.sample(trained.batch_size, generator(0))
     negatives = Negatives.draw(batch.actions, trained.negatives, 0.5, generator(1))
-    models = {}
-    for fusion in ("early", "late"):
-        torch.manual_seed(0)
-        sized = TrainConfig(hidden=trained.hidden, fusion=fusion)
-        size = dataset.observations.shape[1]
-        models[fusion] = make_model(sized, size, dataset.action_low, dataset.action_high, dataset.buckets())
-    early, late = models["early"], models["late"]
-    assert isinstance(early, BayesianModel) and isinstance(late, BayesianModel)
+    facts = dataset.facts()
+    early, late = (create(BrRcrlConfig(hidden=trained.hidden, fusion=fusion), facts).model for fusion in FUSIONS)
     ours = milliseconds(lambda: bayesian_loss(early, batch, negatives)["loss"].backward(), config.repeats)
     speed = max(before, matmul_speed())
     literal = milliseconds(lambda: literal_loss(early, batch, negatives).backward(), config.repeats)
@@ -200,7 +191,7 @@ def fusion_and_return() -> dict[str, dict[str, float]]:
     table: dict[str, dict[str, float]] = {}
     for dataset in order_datasets(rows["dataset"]):
         early = select(rows, dataset=dataset, fusion="early")
-        late = select(rows, dataset=dataset, **DEFAULTS)
+        late = select(rows, dataset=dataset, **AS_PLAYED["br_rcrl"])
         late = late[late["train_seed"].isin(early["train_seed"])]
         if len(early) and len(late) == len(early):
             table[short_name(dataset)] = {
@@ -215,10 +206,9 @@ def lockstep(
     run: Any, dataset: OfflineDataset, episodes: int = 10, steps: int = 200, repeats: int = 5
 ) -> dict[str, Any]:
     """Steps per second of ten episodes side by side, and one after another; medians of taking turns."""
-    settings = InferenceConfig()
 
     def play(count: int, seed: int) -> tuple[int, float]:
-        result = evaluate(make_policy(run, settings), dataset.make_env, episodes=count, seed=seed, max_steps=steps)
+        result = evaluate(run.policy(), dataset.make_env, episodes=count, seed=seed, max_steps=steps)
         return int(result.lengths.sum()), result.seconds
 
     def speed(played: list[tuple[int, float]]) -> float:

@@ -10,11 +10,10 @@ import torch
 from matplotlib.axes import Axes
 
 from brrcrl_lib.base.devices import generator
-from brrcrl_lib.build import TrainConfig, make_model
+from brrcrl_lib.data.batch import Batch, Facts
 from brrcrl_lib.inference.optimizers import CrossEntropy, Problem
-from brrcrl_lib.losses import Batch, Negatives, bayesian_loss
-from brrcrl_lib.models import BayesianModel
-from brrcrl_lib.returns import ReturnBuckets
+from brrcrl_lib.methods.base import create
+from brrcrl_lib.methods.br_rcrl import BayesianModel, BrRcrlConfig, Negatives, bayesian_loss
 
 OBSERVATIONS = 17
 DECISION = {"samples": (12, 48, 192, 768), "states": (1, 10, 100), "actions": (3, 6, 12, 24), "buckets": (20, 80, 320)}
@@ -48,12 +47,19 @@ def growth(repeats: int) -> dict[str, Growth]:
 
 
 def _model(sizes: Mapping[str, int]) -> BayesianModel:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        box = torch.ones(sizes["actions"])
-        model = make_model(TrainConfig(), OBSERVATIONS, -box, box, ReturnBuckets(0.0, 100.0, sizes["buckets"]))
-    assert isinstance(model, BayesianModel)
-    return model
+    box = (1.0,) * sizes["actions"]
+    facts = Facts(
+        dataset="random numbers",
+        env=None,
+        observation_shape=(OBSERVATIONS,),
+        discount=0.99,
+        reward_clip=None,
+        return_range=(0.0, 100.0),
+        return_quantiles=(0.0, 100.0),
+        action_low=tuple(-end for end in box),
+        action_high=box,
+    )
+    return create(BrRcrlConfig(buckets=sizes["buckets"]), facts).model
 
 
 def decision(sizes: Mapping[str, int]) -> Callable[[], Any]:
@@ -74,10 +80,14 @@ def decision(sizes: Mapping[str, int]) -> Callable[[], Any]:
 def training_step(sizes: Mapping[str, int]) -> Callable[[], Any]:
     """The loss of one batch and its gradient."""
     model, rng = _model(sizes), generator(0)
+    count = sizes["batch"]
     batch = Batch(
-        torch.randn(sizes["batch"], OBSERVATIONS, generator=rng),
-        torch.rand(sizes["batch"], sizes["actions"], generator=rng),
-        100 * torch.rand(sizes["batch"], generator=rng),
+        observations=torch.randn(count, OBSERVATIONS, generator=rng),
+        actions=torch.rand(count, sizes["actions"], generator=rng),
+        returns=100 * torch.rand(count, generator=rng),
+        rewards=torch.zeros(count),
+        done=torch.zeros(count, dtype=torch.bool),
+        indices=torch.arange(count),
     )
     negatives = Negatives.draw(batch.actions, sizes["negatives"], 0.5, rng)
     return lambda: bayesian_loss(model, batch, negatives)["loss"].backward()

@@ -1,0 +1,92 @@
+"""`open_source(id)`: the data behind a name, whichever of three places it comes from.
+
+ladder/pong      a frame store that `brrcrl data rollout --ladder pong` filled
+sample/pong      the small sample that ships as data/atari/pong.npz, unpacked when it is first asked for
+anything else    another frame store by that name, or a Minari dataset of vectors
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gymnasium as gym
+
+from brrcrl_lib.base.files import ROOT
+from brrcrl_lib.data.atari import GAMES, rom_name
+from brrcrl_lib.data.batch import Source
+from brrcrl_lib.data.frame_format import frames_root, read_about
+from brrcrl_lib.data.frame_source import FrameSource
+from brrcrl_lib.data.frames import open_frames
+from brrcrl_lib.data.minari import action_space, load_dataset
+from brrcrl_lib.data.registry import DatasetError
+from brrcrl_lib.data.samples import import_sample
+from brrcrl_lib.data.storage import sha256
+
+SAMPLES = ROOT / "data" / "atari"
+LADDER_STEPS, LADDER_SEED = 200_000, 0
+"""The stores of ladders on which results are recorded."""
+DISCOUNT = {"box": 0.99, "discrete": 0.95, "pixels": 0.95}
+"""gamma in the paper's tables of hyperparameters, for MuJoCo and for Atari."""
+
+
+def open_source(dataset_id: str, *, discount: float | None = None, reward_clip: float | None = None) -> Source:
+    """Data to train on, with reward-to-go for `discount`.
+
+    Left out (None), the discount is the paper's (0.99 for a box of actions, 0.95 for a discrete set), and rewards of
+    games are clipped to [-1, 1]; a `reward_clip` of 0 leaves rewards as they are.
+    """
+    kind = kind_of(dataset_id)
+    discount = DISCOUNT[kind] if discount is None else discount
+    if kind != "pixels":
+        dataset = load_dataset(dataset_id, discount=discount)
+        return dataset.clip_rewards(reward_clip) if reward_clip else dataset
+    if reward_clip not in (None, 0, 1):
+        raise DatasetError(
+            f"rewards of games are clipped to [-1, 1] (reward_clip 1) or not at all (0); not {reward_clip}"
+        )
+    place, _, game = dataset_id.partition("/")
+    if place == "sample":
+        _unpack(rom_name(game))
+    elif place == "ladder" and not is_store(frames_root() / dataset_id):
+        raise DatasetError(f"no frame store '{dataset_id}' in {frames_root()}; `{rollout_command(game)}` builds it")
+    return FrameSource(open_frames(dataset_id, discount=discount, clip_rewards=reward_clip != 0))
+
+
+def kind_of(dataset_id: str) -> str:
+    """box, discrete or pixels; a name that nothing answers to is refused."""
+    if is_frames(dataset_id):
+        return "pixels"
+    return "discrete" if isinstance(action_space(dataset_id), gym.spaces.Discrete) else "box"
+
+
+def is_frames(dataset_id: str) -> bool:
+    """Frames by their name, or because a store of that name is there."""
+    places = (frames_root() / dataset_id, Path(dataset_id))
+    return dataset_id.split("/")[0] in ("ladder", "sample") or any(map(is_store, places))
+
+
+def _unpack(game: str) -> None:
+    """The shipped sample as the store sample/<game>, made anew when another sample ships."""
+    file, folder = SAMPLES / f"{game}.npz", frames_root() / "sample" / game
+    if not file.is_file():
+        if is_store(folder):
+            return
+        pack = f"brrcrl data pack ladder/{game} --out data/atari/{game}.npz"
+        raise DatasetError(f"no sample of {game} at {file}; `{rollout_command(game)}` and `{pack}` make one")
+    if not is_store(folder) or read_about(folder)["about"].get("packed_sha256") != sha256(file):
+        import_sample(file, folder, overwrite=True)
+
+
+def is_store(folder: Path) -> bool:
+    return (folder / "store.json").is_file()
+
+
+def rollout_command(game: str) -> str:
+    """What builds the store of a game on which results are recorded."""
+    return f"brrcrl data rollout --ladder {game} --steps {LADDER_STEPS} --seed {LADDER_SEED}"
+
+
+def shipped_samples() -> list[str]:
+    """The games of the samples that ship, the paper's four first."""
+    here = {path.stem for path in SAMPLES.glob("*.npz")}
+    return [game for game in GAMES if game in here] + sorted(here - set(GAMES))

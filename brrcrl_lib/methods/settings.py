@@ -1,0 +1,180 @@
+"""Settings that methods share; each method's Config picks the groups that it needs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from brrcrl_lib.base.config import did_you_mean
+from brrcrl_lib.base.errors import KitError
+from brrcrl_lib.data.batch import Facts
+from brrcrl_lib.nets import ENCODERS, Encoder, VectorEncoder, make_encoder
+from brrcrl_lib.returns import SCHEMES, ReturnBuckets
+
+
+@dataclass(frozen=True)
+class MethodConfig:
+    """What every training has. Defaults are the `laptop` sizes for vectors."""
+
+    steps: int = 6_000
+    """Gradient steps."""
+    batch_size: int = 256
+    """Transitions per step."""
+    learning_rate: float = 5e-4
+    """Adam's learning rate."""
+    discount: float | None = None
+    """gamma of the reward-to-go; None: the paper's, 0.99 for a box of actions and 0.95 for a discrete set."""
+    reward_clip: float | None = None
+    """Clip rewards to [-c, c] before they are added up; None: games at 1 and nothing else; 0: never."""
+    top_share: float | None = None
+    """Train on this share of the episodes, the best by return; None: on all of them."""
+    held_out: float = 0.05
+    """Share of episodes kept out of training, to see what was learned; the same ones for every seed."""
+    seed: int = 0
+    """Seeds the weights and the batches."""
+    device: str = "auto"
+    """auto, cpu, cuda, mps."""
+    compile: bool = False
+    """torch.compile the loss."""
+    mixed_precision: bool = False
+    """bfloat16 autocast."""
+    log_every: int = 50
+    """Steps averaged into one row of metrics.csv."""
+    checkpoint_every: int = 500
+    """Steps between checkpoints."""
+
+    presets: ClassVar[dict[str, dict[str, Any]]] = {}
+
+    def __post_init__(self) -> None:
+        at_least(self, 1, "steps", "batch_size", "log_every", "checkpoint_every")
+        in_range(self, "learning_rate", 0, math.inf, open_low=True)
+        in_range(self, "discount", 0, 1)
+        in_range(self, "reward_clip", 0, math.inf)
+        in_range(self, "top_share", 0, 1, open_low=True)
+        in_range(self, "held_out", 0, 1, open_high=True)
+        in_range(self, "seed", 0, 2**63 - 1)
+
+
+FRAMES = {"steps": 4_000, "batch_size": 128, "learning_rate": 2.5e-4, "held_out": 0.0}
+"""Sizes for a discrete set of actions, vectors or frames."""
+SMOKE = {"steps": 40, "log_every": 10, "checkpoint_every": 20}
+PAPER_BOX = {"steps": 70_000, "batch_size": 512, "held_out": 0.0, "checkpoint_every": 5_000}
+PAPER_GAMES = {"steps": 3_000_000, "batch_size": 32, "log_every": 1_000, "checkpoint_every": 50_000}
+
+
+@dataclass(frozen=True)
+class EncoderSettings:
+    """How observations are read."""
+
+    encoder: str = "auto"
+    """mlp, nature, light or none; auto takes what fits the observations."""
+    standardise_frames: bool = True
+    """Take the data's mean frame off every frame and divide by one standard deviation; else divide by 255. Differs
+    from the paper: most of a screen never changes, and a network that must find a ball of four pixels beside a bright
+    constant background learns p(R) first and p(R|s) much later (tests/engine/test_discrete_train.py has it small)."""
+    hidden: tuple[int, ...] = (256, 256, 256)
+    """Hidden layers, for vectors."""
+
+    def check_encoder(self) -> None:
+        one_of(self, "encoder", ("auto", *ENCODERS))
+        if any(width < 1 for width in self.hidden):
+            raise KitError(f"hidden layers need at least one unit each; got {self.hidden}")
+
+    def make_encoder(self, facts: Facts, kind: str | None = None) -> Encoder:
+        """An encoder for these data, which standardises as they ask for."""
+        encoder = make_encoder(kind or self.encoder, facts.observation_shape, self.hidden)
+        if facts.standardisation is not None and (isinstance(encoder, VectorEncoder) or self.standardise_frames):
+            mean, std = facts.standardisation
+            encoder.standardise.load_state_dict({"mean": mean, "std": std})
+        return encoder
+
+
+@dataclass(frozen=True)
+class GaussianSettings:
+    """The distribution over a box of actions."""
+
+    components: int = 1
+    """Gaussians in the mixture."""
+    squash: bool = False
+    """Tanh-squash the actions into their box."""
+    log_std_range: tuple[float, float] = (-4.0, 15.0)
+    """Bounds of the log standard deviation (the released code's)."""
+
+    def check_gaussian(self) -> None:
+        at_least(self, 1, "components")
+        if not self.log_std_range[0] < self.log_std_range[1]:
+            raise KitError(f"log_std_range must rise; got {self.log_std_range}")
+
+    def gaussian(self) -> dict[str, Any]:
+        return {"components": self.components, "squash": self.squash, "log_std_range": self.log_std_range}
+
+
+BUCKET_RANGES = ("data", "authors", "paper")
+
+
+@dataclass(frozen=True)
+class BucketSettings:
+    """How returns are counted: the buckets B of Section 4.3."""
+
+    buckets: int = 80
+    """|B|, the number of return buckets."""
+    bucket_scheme: str = "equal_width"
+    """equal_width (the released code) or paper_grid (the paper's formula)."""
+    bucket_range: str = "data"
+    """V_min and V_max from the data, from the released code's table (authors), or the paper's. Returns outside go to
+    the end buckets."""
+    value_range: tuple[float, float] | None = None
+    """V_min and V_max by hand, instead of bucket_range."""
+
+    def check_buckets(self) -> None:
+        one_of(self, "bucket_scheme", SCHEMES)
+        one_of(self, "bucket_range", BUCKET_RANGES)
+        if self.buckets < 2:
+            raise KitError(f"returns need at least 2 buckets to differ in; got {self.buckets}")
+
+    def make_buckets(self, facts: Facts) -> ReturnBuckets:
+        if self.value_range is not None:
+            return ReturnBuckets(*self.value_range, self.buckets, self.bucket_scheme)
+        if self.bucket_range == "authors":
+            return ReturnBuckets.from_authors(facts.dataset, self.buckets, self.bucket_scheme)
+        low, high = paper_range(facts) if self.bucket_range == "paper" else (None, None)
+        ends = torch.tensor(facts.return_range, dtype=torch.float64)
+        return ReturnBuckets.from_data(ends, self.buckets, low=low, high=high, scheme=self.bucket_scheme)
+
+
+def paper_range(facts: Facts) -> tuple[float, float]:
+    """V_min and V_max of the paper."""
+    if facts.kind == "box":
+        return 0.0, 1200.0
+    return (-1.25, 1.25) if "pong" in (facts.env or "").lower() else (0.0, 10.0)
+
+
+# -- checks ------------------------------------------------------------------------------------------------------
+
+
+def one_of(config: Any, name: str, valid: Iterable[str]) -> None:
+    value = getattr(config, name)
+    if value not in valid:
+        raise KitError(f"unknown {name.replace('_', ' ')} '{value}'{did_you_mean(value, tuple(valid))}")
+
+
+def at_least(config: Any, smallest: float, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and not value >= smallest:
+            raise KitError(f"{name} must be at least {smallest}; got {value}")
+
+
+def in_range(config: Any, name: str, low: float, high: float, open_low: bool = False, open_high: bool = False) -> None:
+    """`None` is always fine; what is not a number never."""
+    value = getattr(config, name)
+    if value is None:
+        return
+    inside = low <= value <= high and not (open_low and value == low) and not (open_high and value == high)
+    if not inside or not math.isfinite(value):
+        left, right = "(" if open_low else "[", ")" if open_high or high == math.inf else "]"
+        raise KitError(f"{name} must lie in {left}{low}, {high}{right}; got {value}")

@@ -1,0 +1,277 @@
+"""Fit a method to data: `fit(config, source, out)`; read it back: `load_run(path)`.
+
+A run directory holds config.json, metrics.csv and checkpoint.safetensors (every network and optimiser, step,
+generator). Kill it at any moment; with `resume` it ends with the same weights, bit for bit, as if nothing had happened.
+"""
+
+from __future__ import annotations
+
+import csv
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from brrcrl_lib.base.devices import generator, pick_device, track
+from brrcrl_lib.base.files import git_revision, versions, write_csv, write_json
+from brrcrl_lib.checkpoints import (
+    Checkpoint,
+    CheckpointError,
+    checkpoint_file,
+    config_dict,
+    optimizer_tensors,
+    restore_optimizer,
+)
+from brrcrl_lib.data.batch import Facts, Source
+from brrcrl_lib.methods.base import Method, create, method_named
+from brrcrl_lib.methods.settings import MethodConfig
+from brrcrl_lib.policies import Policy
+
+MAY_CHANGE = {"steps", "device", "compile", "log_every", "checkpoint_every"}
+"""Settings with which a run may be resumed differently: they do not change what a step does."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A trained method, and how it got there."""
+
+    method: Method
+    config: Any
+    about: dict[str, Any]
+    """Dataset, environment, versions, steps, seconds."""
+    metrics: list[dict[str, float]] = field(default_factory=list, repr=False)
+
+    @property
+    def model(self) -> Any:
+        return self.method.model
+
+    @property
+    def facts(self) -> Facts:
+        return self.method.facts
+
+    def policy(self, act: Any = None, seed: int = 0) -> Policy:
+        """What plays, under the settings `act` (the method's own defaults if left out)."""
+        act = self.method.Act() if act is None else act
+        if type(act) is not self.method.Act:
+            raise CheckpointError(
+                f"{self.method.name} is played with {self.method.Act.__name__}, not {type(act).__name__}"
+            )
+        return self.method.policy(act, generator(seed, self.method.device))
+
+
+def split(config: MethodConfig, source: Any) -> tuple[Any, Any]:
+    """(training episodes, held-out episodes), both from the best `top_share`; with nothing held out, the same twice."""
+    if config.top_share is not None:
+        source = source.top_fraction(config.top_share)
+    return source.split(config.held_out, generator(0)) if config.held_out else (source, source)
+
+
+def fit(
+    config: MethodConfig,
+    source: Source,
+    out: Path | None = None,
+    *,
+    resume: bool = False,
+    preset: str = "laptop",
+) -> Run:
+    """Train on `source`; write the run to `out` if given. `resume` continues from out/checkpoint.safetensors."""
+    trainer = Trainer(config, split(config, source)[0], pick_device(config.device), out, preset)
+    trainer.begin(resume)
+    trainer.train()
+    return Run(trainer.method, config, trainer.about(), trainer.metrics)
+
+
+class Trainer:
+    """The loop, and what it needs to stop and start again."""
+
+    def __init__(
+        self, config: MethodConfig, source: Source, device: torch.device, out: Path | None, preset: str
+    ) -> None:
+        self.config, self.device, self.out, self.preset = config, device, out, preset
+        self.method = create(config, source.facts(), device)
+        self.source = source.to(device)
+        self.generator = generator(config.seed, self.source.device)
+        self.step, self.seconds = 0, 0.0
+        self.metrics: list[dict[str, float]] = []
+
+    def about(self) -> dict[str, Any]:
+        facts = self.method.facts
+        return {
+            "method": self.method.name,
+            "dataset": facts.dataset,
+            "facts": facts.plain(),
+            "step": self.step,
+            "seconds": round(self.seconds, 1),
+            "preset": self.preset,
+            "device": str(self.device),
+            "versions": versions(),
+            "revision": git_revision(),
+        }
+
+    # -- running -------------------------------------------------------------------------------------------------
+
+    def begin(self, resume: bool) -> None:
+        """Take up the run in `out`, if there is one and it was asked for; then write config.json."""
+        if self.out is None:
+            return
+        path = self.out / "checkpoint.safetensors"
+        if path.exists() and not resume:
+            raise FileExistsError(
+                f"{self.out} already holds a run; pass --resume to continue it, or choose another --out"
+            )
+        if path.exists():
+            self.restore(Checkpoint.load(path))
+        write_json(self.out / "config.json", {"config": config_dict(self.config), **self.about()})
+
+    def train(self) -> None:
+        config = self.config
+        name = f"{self.method.name} {self.method.facts.dataset}"
+        bar = track(total=config.steps, initial=self.step, desc=name, unit="step")
+        while self.step < config.steps:
+            started = time.perf_counter()
+            boundary = min(self._next(config.log_every), self._next(config.checkpoint_every), config.steps)
+            parts, indices = self._run_until(boundary, bar)
+            self.seconds += time.perf_counter() - started
+            self._record(parts, indices)
+            bar.set_postfix({name: round(value, 3) for name, value in self.metrics[-1].items() if name != "step"})
+            if self.out is not None and (self.step % config.checkpoint_every == 0 or self.step == config.steps):
+                self.save()
+        bar.close()
+
+    def _next(self, every: int) -> int:
+        return (self.step // every + 1) * every
+
+    def advance(self) -> tuple[dict[str, Tensor], Tensor]:
+        """One step: the detached parts of the loss, and which transitions were used [B], all on the device."""
+        batch = self.source.sample(self.config.batch_size, self.generator, self.method.needs).to(self.device)
+        return self.method.update(batch, self.step, self.generator), batch.indices
+
+    def _run_until(self, boundary: int, bar: Any) -> tuple[dict[str, Tensor], Tensor]:
+        """Steps up to `boundary`; the losses [steps] and the transitions used [steps, B], on the device."""
+        history: list[dict[str, Tensor]] = []
+        used: list[Tensor] = []
+        while self.step < boundary:
+            parts, indices = self.advance()
+            history.append(parts)
+            used.append(indices)
+            self.step += 1
+            bar.update()
+        names = list(dict.fromkeys(name for entry in history for name in entry))
+        parts = {name: torch.stack([entry[name] for entry in history if name in entry]) for name in names}
+        return parts, torch.stack(used)
+
+    def _record(self, parts: dict[str, Tensor], indices: Tensor) -> None:
+        """One row of metrics; a loss that is not finite ends the run before it can spoil a checkpoint."""
+        broken = (~torch.isfinite(parts["loss"])).nonzero()
+        if len(broken):
+            first = int(broken[0])
+            step = self.step - len(parts["loss"]) + first + 1
+            batch = indices[first][:5].tolist()
+            kept = (
+                f"the last good checkpoint is {self.out / 'checkpoint.safetensors'}"
+                if self.out
+                else "nothing was saved"
+            )
+            if self.out is not None and not (self.out / "checkpoint.safetensors").exists():
+                kept = "no checkpoint had been written yet"
+            raise FloatingPointError(
+                f"the loss became {float(parts['loss'][first])} at step {step} (batch of transitions {batch} ...); "
+                f"{kept}. Try a lower --learning-rate"
+            )
+        means = {name: float(values.float().mean()) for name, values in parts.items()}
+        self.metrics.append({"step": self.step, **{name: round(value, 6) for name, value in means.items()}})
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------
+
+    def save(self) -> None:
+        assert self.out is not None
+        write_csv(self.out / "metrics.csv", self.metrics)
+        tensors = {
+            f"{part}/{name}": value
+            for part, module in self.method.modules.items()
+            for name, value in module.state_dict().items()
+        }
+        for label, optimizer in self.method.optimizers.items():
+            tensors |= {f"optimizer/{label}/{name}": value for name, value in optimizer_tensors(optimizer).items()}
+        tensors["generator"] = self.generator.get_state()
+        about = {"config": config_dict(self.config), **self.about()}
+        Checkpoint(tensors, about).save(self.out / "checkpoint.safetensors")
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        about, facts = checkpoint.about, self.method.facts
+        stored, wanted = about["config"], config_dict(self.config)
+        changed = [f"{key}: {stored.get(key)} before, {wanted[key]} now" for key in wanted
+                   if key not in MAY_CHANGE and stored.get(key) != wanted[key]]  # fmt: skip
+        for key, before, now in (
+            ("method", about["method"], self.method.name),
+            ("dataset", about["dataset"], facts.dataset),
+        ):
+            if before != now:
+                changed.append(f"{key}: {before} before, {now} now")
+        if changed:
+            raise CheckpointError(f"cannot resume with other settings ({'; '.join(changed)}); choose another --out")
+        before = about["facts"].get("fingerprint")
+        if before != facts.fingerprint:
+            raise CheckpointError(
+                f"{facts.dataset} holds other data than this run was trained on (fingerprint {before} before, "
+                f"{facts.fingerprint} now); choose another --out"
+            )
+        for part, module in self.method.modules.items():
+            module.load_state_dict(checkpoint.section(part))
+        for label, optimizer in self.method.optimizers.items():
+            restore_optimizer(optimizer, checkpoint.section(f"optimizer/{label}"))
+        self.generator.set_state(checkpoint.tensors["generator"])
+        self.step, self.seconds = about["step"], about["seconds"]
+        self.metrics = [row for row in read_metrics(self.out) if row["step"] <= self.step]
+
+
+def read_metrics(out: Path | None) -> Iterator[dict[str, float]]:
+    """The rows of out/metrics.csv, if it is there."""
+    path = (out or Path()) / "metrics.csv"
+    if path.exists():
+        with path.open() as file:
+            for row in csv.DictReader(file):
+                yield {name: int(value) if name == "step" else float(value) for name, value in row.items() if value}
+
+
+# -- loading -----------------------------------------------------------------------------------------------------
+
+
+def load_run(path: Path, device: str = "auto") -> Run:
+    """A trained method from a run directory or a checkpoint file (as in data/models)."""
+    file = checkpoint_file(path)
+    checkpoint = Checkpoint.load(file)
+    about = dict(checkpoint.about)
+    kind = method_named(about["method"]) if "method" in about else None
+    try:
+        if kind is None:
+            raise KeyError("it does not say which method it holds")
+        stored = about.pop("config")
+        settings: Any = {key: tuple(value) if isinstance(value, list) else value for key, value in stored.items()}
+        config = kind.Config(**settings)
+        method = create(config, Facts.from_plain(about["facts"]), pick_device(device))
+        for name, module in method.modules.items():
+            weights = {key: value.float() for key, value in checkpoint.section(name).items()}
+            if weights or name in kind.acting:
+                module.load_state_dict(weights)
+            module.eval()
+    except (KeyError, TypeError, RuntimeError) as error:
+        raise CheckpointError(f"{file} does not fit this version of the kit ({error}); train it again") from None
+    metrics = list(read_metrics(path)) if path.is_dir() else []
+    return Run(method, config, about, metrics)
+
+
+def export_model(run: Path, target: Path) -> None:
+    """Write the weights of a run that playing needs, in half precision, for shipping: about a tenth of a checkpoint."""
+    checkpoint = Checkpoint.load(run / "checkpoint.safetensors")
+    acting = tuple(f"{name}/" for name in method_named(checkpoint.about["method"]).acting)
+    tensors = {
+        name: value.half() if value.numel() > 64 else value
+        for name, value in checkpoint.tensors.items()
+        if name.startswith(acting)
+    }
+    Checkpoint(tensors, checkpoint.about | {"weights": "float16"}).save(target)
