@@ -26,6 +26,7 @@ from brrcrl_lib.models import BayesianModel
 from brrcrl_lib.returns import ReturnBuckets
 from brrcrl_lib.study.experiments.results import model_name
 from brrcrl_lib.train import Run, fit, load_run
+from brrcrl_lib.worlds import DatasetName
 
 MODELS = Path(os.environ.get("BRRCRL_MODELS") or ROOT / "data" / "models")
 
@@ -238,7 +239,7 @@ def against_cloning(results: pd.DataFrame, policy: str) -> str:
     for dataset, rows in results.groupby("dataset", sort=False):
         mean = rows.groupby("policy")["return_mean"].mean()
         if policy in mean and "cloning" in mean:
-            ours, theirs, name = mean[policy], mean["cloning"], str(dataset).split("/")[-2]
+            ours, theirs, name = mean[policy], mean["cloning"], DatasetName.parse(str(dataset)).world_name
             phrases.append(
                 f"{name} {ours / theirs:.1f} times" if theirs > 1 else f"{name} {ours:.0f} against {theirs:.0f}"
             )
