@@ -1,6 +1,4 @@
-"""The one place where rewards become reward-to-go (RTG), and where RTG becomes buckets.
-
-Training and rollouts both call `reward_to_go`, so the two can never disagree by a step or a discount.
+"""From rewards to reward-to-go (RTG), which `rewards.py` does, and from RTG to buckets.
 
 A bucket i holds the returns with lower_edge_i <= R < lower_edge_{i+1}; the last one is open above. So the
 probability of "at least lower_edge_i" is exactly the sum of the buckets from i on, and the paper's theta_delta
@@ -17,55 +15,15 @@ import torch
 from torch import Tensor
 
 from brrcrl_lib.base.config import did_you_mean
+from brrcrl_lib.rewards import reward_to_go
+from brrcrl_lib.worlds import PAPER_HIGH, WORLDS, DatasetName
+
+__all__ = ["PAPER_HIGH", "SCHEMES", "Outside", "ReturnBuckets", "reward_to_go"]
 
 SCHEMES = {
     "equal_width": "count bins of (high - low) / count, as the authors' code has it",
     "paper_grid": "b_i = low + i * (high - low) / (count - 1), as the paper's Sec. 4.3 writes it",
 }
-
-PAPER_HIGH = 1200.0
-"""V_max in the paper's table of hyperparameters, for every Gym dataset (V_min is 0)."""
-
-AUTHORS_HIGH = {
-    "hopper": {"medium-replay": 330.0, "medium": 350.0, "medium-expert": 400.0, "expert": 400.0},
-    "walker2d": {"medium-replay": 450.0, "medium": 450.0, "medium-expert": 550.0, "expert": 550.0},
-    "halfcheetah": {"medium-replay": 550.0, "medium": 550.0, "medium-expert": 1200.0, "expert": 1200.0},
-}
-"""V_max in the authors' released code: one value per dataset, for discount 0.99."""
-
-
-def reward_to_go(rewards: Any, lengths: Any, discount: float) -> np.ndarray:
-    """Discounted sum of the rewards from each step to the end of its episode: R_t = sum_k discount^k r_{t+k}.
-
-    rewards: [steps], episodes one after another; lengths: [episodes]. Returns float64 [steps].
-
-    Works by doubling: once every step knows the sum over its next n rewards, two such sums n steps apart give the
-    sum over 2n. That takes log2(longest episode) passes over the whole array, and weights never exceed 1.
-    """
-    values = np.array(rewards, dtype=np.float64)  # a copy, which becomes the result
-    counts = np.asarray(lengths, dtype=np.int64)
-    _check_episodes(values, counts, discount)
-    left = np.repeat(np.cumsum(counts), counts) - np.arange(len(values)) - 1  # steps that follow in the episode
-    span, weight = 1, float(discount)
-    while span < counts.max(initial=0) and weight > 0:
-        values[:-span] += np.where(left[:-span] >= span, weight * values[span:], 0.0)
-        span, weight = 2 * span, weight * weight
-    return values
-
-
-def _check_episodes(rewards: np.ndarray, lengths: np.ndarray, discount: float) -> None:
-    if not 0 <= discount <= 1:
-        raise ValueError(f"discount must lie in [0, 1]; got {discount}")
-    if rewards.ndim != 1 or lengths.ndim != 1:
-        raise ValueError(f"rewards and lengths must be flat; got shapes {rewards.shape} and {lengths.shape}")
-    if (lengths <= 0).any():
-        raise ValueError(f"episode {int(np.argmax(lengths <= 0))} is empty; every episode needs at least one step")
-    if lengths.sum() != len(rewards):
-        raise ValueError(f"episode lengths add up to {lengths.sum()}, but there are {len(rewards)} rewards")
-    if not np.isfinite(rewards).all():
-        step = int(np.argmin(np.isfinite(rewards)))
-        episode = int(np.searchsorted(np.cumsum(lengths), step, side="right"))
-        raise ValueError(f"reward {rewards[step]} at step {step} (episode {episode}) is not finite")
 
 
 class Outside(NamedTuple):
@@ -130,12 +88,12 @@ class ReturnBuckets:
     @classmethod
     def from_authors(cls, dataset_id: str, count: int = 80, scheme: str = "equal_width") -> ReturnBuckets:
         """V_min = 0 and the V_max that the authors' code sets for this dataset, such as `.../hopper/medium-v2`."""
-        *_, family, name = ("", *dataset_id.lower().split("/"))
-        kind = name.rsplit("-v", 1)[0]
-        if family not in AUTHORS_HIGH or kind not in AUTHORS_HIGH[family]:
-            known = [f"{family}/{kind}" for family, kinds in AUTHORS_HIGH.items() for kind in kinds]
+        name = DatasetName.parse(dataset_id)
+        high = name.world.authors_high.get(name.kind.lower())
+        if high is None:
+            known = [f"{world.name}/{kind}" for world in WORLDS for kind in world.authors_high]
             raise ValueError(f"the authors' code sets no V_max for '{dataset_id}' (it does for {', '.join(known)})")
-        return cls(0.0, AUTHORS_HIGH[family][kind], count, scheme)
+        return cls(0.0, high, count, scheme)
 
     @property
     def width(self) -> float:

@@ -21,9 +21,8 @@ import numpy as np
 
 from brrcrl_lib.data.frame_format import SHAPE, STACK
 from brrcrl_lib.data.registry import DatasetError, nearest
+from brrcrl_lib.worlds import GAMES
 
-GAMES = ("breakout", "qbert", "pong", "seaquest")
-"""The paper's four games."""
 STICKINESS = 0.25
 
 

@@ -12,20 +12,21 @@ from pathlib import Path
 import gymnasium as gym
 
 from brrcrl_lib.base.files import ROOT
-from brrcrl_lib.data.atari import GAMES, rom_name
+from brrcrl_lib.data.atari import rom_name
 from brrcrl_lib.data.batch import Source
 from brrcrl_lib.data.frame_format import frames_root, read_about
 from brrcrl_lib.data.frame_source import FrameSource
 from brrcrl_lib.data.frames import open_frames
 from brrcrl_lib.data.minari import action_space, load_dataset
-from brrcrl_lib.data.registry import DatasetError
+from brrcrl_lib.data.registry import DatasetError, missing_dataset_message
 from brrcrl_lib.data.samples import import_sample
 from brrcrl_lib.data.storage import sha256
+from brrcrl_lib.worlds import GAMES, KINDS, STORES, DatasetName
 
 SAMPLES = ROOT / "data" / "atari"
 LADDER_STEPS, LADDER_SEED = 200_000, 0
 """The stores of ladders on which results are recorded."""
-DISCOUNT = {"box": 0.99, "discrete": 0.95, "pixels": 0.95}
+DISCOUNT = {"box": KINDS["box"].discount, "discrete": KINDS["pixels"].discount, "pixels": KINDS["pixels"].discount}
 """gamma in the paper's tables of hyperparameters, for MuJoCo and for Atari."""
 
 
@@ -44,25 +45,34 @@ def open_source(dataset_id: str, *, discount: float | None = None, reward_clip: 
         raise DatasetError(
             f"rewards of games are clipped to [-1, 1] (reward_clip 1) or not at all (0); not {reward_clip}"
         )
-    place, _, game = dataset_id.partition("/")
-    if place == "sample":
-        _unpack(rom_name(game))
-    elif place == "ladder" and not is_store(frames_root() / dataset_id):
-        raise DatasetError(f"no frame store '{dataset_id}' in {frames_root()}; `{rollout_command(game)}` builds it")
+    name = DatasetName.parse(dataset_id)
+    if _is_stored_game(name) and name.kind == "sample":
+        _unpack(rom_name(name.world_name))
+    elif _is_stored_game(name) and not is_store(frames_root() / dataset_id):
+        command = rollout_command(name.world_name)
+        raise DatasetError(f"no frame store '{dataset_id}' in {frames_root()}; `{command}` builds it")
     return FrameSource(open_frames(dataset_id, discount=discount, clip_rewards=reward_clip != 0))
 
 
 def kind_of(dataset_id: str) -> str:
-    """box, discrete or pixels; a name that nothing answers to is refused."""
+    """box, discrete or pixels: as the data say, or the card of their world where they are not here."""
     if is_frames(dataset_id):
         return "pixels"
+    carded = DatasetName.parse(dataset_id).world.kind
+    if carded is not None and missing_dataset_message(dataset_id):
+        return carded
     return "discrete" if isinstance(action_space(dataset_id), gym.spaces.Discrete) else "box"
 
 
 def is_frames(dataset_id: str) -> bool:
     """Frames by their name, or because a store of that name is there."""
     places = (frames_root() / dataset_id, Path(dataset_id))
-    return dataset_id.split("/")[0] in ("ladder", "sample") or any(map(is_store, places))
+    return _is_stored_game(DatasetName.parse(dataset_id)) or any(map(is_store, places))
+
+
+def _is_stored_game(name: DatasetName) -> bool:
+    """ladder/pong or sample/pong."""
+    return name.kind in STORES and not name.namespace
 
 
 def _unpack(game: str) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from brrcrl_lib.base.files import ROOT
+from brrcrl_lib.worlds import DatasetName
 
 REMOTE_NAMESPACES = ("D4RL", "atari", "mujoco", "minigrid")
 """Namespaces of Minari's public server; `minari list remote` prints what they hold."""
@@ -54,7 +55,7 @@ def missing_dataset_message(dataset_id: str, root: Path | str | None = None) -> 
         return None
     here = list_datasets(base)
     message = f"no dataset '{dataset_id}' in {base}"
-    if dataset_id.split("/")[0] in REMOTE_NAMESPACES and "/" in dataset_id:
+    if DatasetName.parse(dataset_id).namespace in REMOTE_NAMESPACES:
         message += f"; get it with: {download_command(dataset_id, base)}"
     near = nearest(dataset_id, here)
     if near:

@@ -14,6 +14,7 @@ from brrcrl_lib.base.errors import KitError
 from brrcrl_lib.data.batch import Facts
 from brrcrl_lib.nets import ENCODERS, Encoder, VectorEncoder, make_encoder
 from brrcrl_lib.returns import SCHEMES, ReturnBuckets
+from brrcrl_lib.worlds import world_of
 
 
 @dataclass(frozen=True)
@@ -141,16 +142,15 @@ class BucketSettings:
             return ReturnBuckets(*self.value_range, self.buckets, self.bucket_scheme)
         if self.bucket_range == "authors":
             return ReturnBuckets.from_authors(facts.dataset, self.buckets, self.bucket_scheme)
-        low, high = paper_range(facts) if self.bucket_range == "paper" else (None, None)
+        low, high = self._paper_range(facts) if self.bucket_range == "paper" else (None, None)
         ends = torch.tensor(facts.return_range, dtype=torch.float64)
         return ReturnBuckets.from_data(ends, self.buckets, low=low, high=high, scheme=self.bucket_scheme)
 
-
-def paper_range(facts: Facts) -> tuple[float, float]:
-    """V_min and V_max of the paper."""
-    if facts.kind == "box":
-        return 0.0, 1200.0
-    return (-1.25, 1.25) if "pong" in (facts.env or "").lower() else (0.0, 10.0)
+    def _paper_range(self, facts: Facts) -> tuple[float, float]:
+        """V_min and V_max of the paper, for the world of these data."""
+        found = world_of(facts.env or facts.dataset, "box" if facts.kind == "box" else "pixels").paper_range
+        assert found is not None
+        return found
 
 
 # -- checks ------------------------------------------------------------------------------------------------------

@@ -6,7 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brrcrl_lib.returns import AUTHORS_HIGH, SCHEMES, ReturnBuckets, reward_to_go
+from brrcrl_lib.returns import SCHEMES, ReturnBuckets, reward_to_go
+from brrcrl_lib.worlds import WORLDS
 
 DISCOUNTS = st.sampled_from([0.0, 0.3, 0.9, 0.99, 1.0])
 EPISODES = st.lists(st.lists(st.floats(-100, 100), min_size=1, max_size=35), min_size=1, max_size=6)
@@ -155,7 +156,9 @@ def test_the_range_of_the_data_clips_nothing():
 def test_the_authors_ranges_are_found_by_dataset():
     assert ReturnBuckets.from_authors("d4rl/hopper/medium-replay-v2").high == 330
     assert ReturnBuckets.from_authors("brrcrl/halfcheetah/medium-expert-v0").high == 1200
-    assert all(kinds["medium-expert"] == kinds["expert"] for kinds in AUTHORS_HIGH.values())
+    assert ReturnBuckets.from_authors("D4RL/Walker2d/expert-v1").high == 550
+    highs = [world.authors_high for world in WORLDS if world.kind == "box"]
+    assert all(kinds["medium-expert"] == kinds["expert"] for kinds in highs)
     with pytest.raises(ValueError, match="no V_max for 'mujoco/ant/simple-v0'"):
         ReturnBuckets.from_authors("mujoco/ant/simple-v0")
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from brrcrl_lib.study.claims.scores import (
-    PAPER_REFERENCES,
+    has_score,
     iqm,
     iqm_interval,
     normalised_score,
@@ -32,15 +32,15 @@ def test_published_targets_of_the_decision_transformer(env_id, value, score):
 @pytest.mark.parametrize("env_id", ["ALE/Breakout-v5", "BreakoutNoFrameskip-v4", "breakout"])
 def test_atari_is_measured_against_humans(env_id):
     assert reference(env_id) == (1.7, 30.5, "atari-human")
-    assert reference(env_id, PAPER_REFERENCES) == (1.7, 31.8, "mnih-2015")
+    assert reference(env_id, paper=True) == (1.7, 31.8, "mnih-2015")
     assert normalised_score(env_id, [1.7, 30.5]) == pytest.approx([0, 100])
 
 
 def test_a_perfect_game_of_pong_is_118_percent_of_a_human():
     """So the 138.0 of the paper's Table 2 is on another scale, where it is a raw score of 20.7."""
     assert normalised_score("ALE/Pong-v5", 21) == pytest.approx(118.1, abs=0.05)
-    assert normalised_score("ALE/Pong-v5", 20.7, PAPER_REFERENCES) == pytest.approx(138.0)
-    assert normalised_std("ALE/Pong-v5", 3.0, PAPER_REFERENCES) == pytest.approx(10.0)
+    assert normalised_score("ALE/Pong-v5", 20.7, paper=True) == pytest.approx(138.0)
+    assert normalised_std("ALE/Pong-v5", 3.0, paper=True) == pytest.approx(10.0)
 
 
 def test_deviations_are_scaled_and_never_shifted():
@@ -52,6 +52,11 @@ def test_deviations_are_scaled_and_never_shifted():
 def test_unknown_environment_names_the_known_ones():
     with pytest.raises(ValueError, match=r"did you mean 'hopper'.*halfcheetah"):
         normalised_score("Hoper-v5", 1.0)
+    with pytest.raises(ValueError, match="no reference score for 'Ant-v5'"):
+        normalised_score("Ant-v5", 1.0)
+    with pytest.raises(ValueError, match=r"no reference score for 'Hopper-v5'.*pong"):
+        normalised_std("Hopper-v5", 1.0, paper=True)
+    assert has_score("Hopper-v5") and not has_score("Ant-v5")
 
 
 def test_iqm_by_hand():

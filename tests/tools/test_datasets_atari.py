@@ -21,7 +21,7 @@ from ale_py import ALEInterface, LoggerMode, roms
 
 from brrcrl_lib import cli
 from brrcrl_lib.base.devices import generator
-from brrcrl_lib.data.atari import GAMES, AtariConfig, AtariEnv, env_id, rom_name, shrink
+from brrcrl_lib.data.atari import AtariConfig, AtariEnv, env_id, rom_name, shrink
 from brrcrl_lib.data.frame_writer import staging_folder
 from brrcrl_lib.data.frames import FrameStore
 from brrcrl_lib.data.registry import DatasetError
@@ -30,6 +30,7 @@ from brrcrl_lib.tools.agents.play_atari import play_games
 from brrcrl_lib.tools.collecting.collect_atari import AtariCollectConfig, choose_rungs, collect_atari, read_atari_curve
 from brrcrl_lib.tools.collecting.ppo import PpoConfig, PpoLearner
 from brrcrl_lib.tools.publishing.ladder import LadderConfig, ladder
+from brrcrl_lib.worlds import GAMES
 
 LAYOUT = {"channels": (4, 4, 4), "units": 8}
 TINY = PpoConfig(envs=2, rollout=16, batch_size=32, epochs=1, channels=(4, 4, 4), units=8)

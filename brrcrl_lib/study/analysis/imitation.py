@@ -15,6 +15,7 @@ from brrcrl_lib.base.files import atomic_path
 from brrcrl_lib.study.experiments.grids import cells
 from brrcrl_lib.study.experiments.results import RESULTS, order_datasets
 from brrcrl_lib.study.experiments.running import WORK, train_directory
+from brrcrl_lib.worlds import DatasetName
 
 FILE = RESULTS / "atari_imitation.csv"
 LAST = 0.1
@@ -106,4 +107,4 @@ def _games(rows: pd.DataFrame) -> list[str]:
 
 def _game(dataset: str) -> str:
     """A sample counts as its game."""
-    return dataset.split("/")[1]
+    return DatasetName.parse(dataset).world_name

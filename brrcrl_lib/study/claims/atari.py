@@ -8,10 +8,11 @@ from typing import Any
 
 import pandas as pd
 
+from brrcrl_lib.base.config import did_you_mean
 from brrcrl_lib.data.open import LADDER_STEPS
 from brrcrl_lib.study.claims.delivered import bootstrap
 from brrcrl_lib.study.claims.paper_tables import ATARI_PROTOCOL, TABLE_2
-from brrcrl_lib.study.claims.scores import PAPER_REFERENCES, REFERENCES, Reference, normalised_score
+from brrcrl_lib.study.claims.scores import normalised_score, reference
 from brrcrl_lib.study.claims.summary import judge_settings, summarise, variants
 from brrcrl_lib.study.claims.verdicts import Verdict
 from brrcrl_lib.study.experiments.grids import ATARI_DELTAS
@@ -23,6 +24,7 @@ from brrcrl_lib.study.experiments.results import (
     select,
     short_name,
 )
+from brrcrl_lib.worlds import DatasetName
 
 LEARNERS = {"monte_carlo": "Monte Carlo", "distributional_td": "distributional TD"}
 """How the table learns returns: the paper's text, and its released code."""
@@ -172,21 +174,21 @@ def asked_and_got(traces: Mapping[str, Mapping[str, pd.DataFrame]]) -> pd.DataFr
 # -- Table 2 -----------------------------------------------------------------------------------------------------
 
 
-UNITS: dict[str, dict[str, Reference] | None] = {"raw score": None, "Mnih": PAPER_REFERENCES, "Wang": REFERENCES}
+UNITS = ("raw score", "Mnih", "Wang")
 """Raw scores, and human-normalised ones by the human scores of Mnih et al. (2015) or of Wang et al. (2016)."""
 
 
 def paper_raw() -> pd.DataFrame:
     """Table 2 as raw scores, methods down, games across; its units are taken to be those of Mnih et al."""
-    low = pd.Series({game: mark.low for game, mark in PAPER_REFERENCES.items()})
-    high = pd.Series({game: mark.high for game, mark in PAPER_REFERENCES.items()})
+    marks = {str(game): reference(str(game), paper=True) for game in TABLE_2}
+    low, high = (pd.Series({game: getattr(mark, end) for game, mark in marks.items()}) for end in ("low", "high"))
     return TABLE_2 / 100 * (high - low) + low
 
 
 def our_raw(rows: pd.DataFrame) -> pd.DataFrame:
     """Mean raw scores of the recorded methods, methods down, games across; where there are no rows, not a number."""
     lines = summarise(rows, METHODS)
-    games = lines["dataset"].str.split().str[0]  # a sample counts as its game
+    games = lines["dataset"].map({short_name(name): DatasetName.parse(name).world_name for name in rows["dataset"]})
     table = lines.assign(game=games).pivot(index="setting", columns="game", values="return")
     return table.reindex(index=list(METHODS), columns=list(TABLE_2.columns))
 
@@ -194,15 +196,16 @@ def our_raw(rows: pd.DataFrame) -> pd.DataFrame:
 def table_2(rows: pd.DataFrame, unit: str) -> pd.DataFrame:
     """Table 2 and below it ours, in one of UNITS, one decimal; a dash where nothing is recorded."""
     both = pd.concat({"the paper": paper_raw(), "here": our_raw(rows)})
-    marks = UNITS[unit]
-    if marks is not None:
-        both = both.apply(lambda column: normalised_score(str(column.name), column, marks))
+    if unit not in UNITS:
+        raise ValueError(f"unknown unit '{unit}'{did_you_mean(unit, UNITS)}")
+    if unit != "raw score":
+        both = both.apply(lambda column: normalised_score(str(column.name), column, paper=unit == "Mnih"))
     return both.map(lambda value: "-" if pd.isna(value) else f"{value:,.1f}").rename_axis(columns=None)
 
 
 def protocols(rows: pd.DataFrame, config: Any) -> pd.DataFrame:
     """How the paper's numbers were made, beside how ours were; `config` is the `DiscreteConfig` of our trainings."""
-    from_ladders = "ladder" in rows["dataset"].iloc[0]
+    from_ladders = DatasetName.parse(rows["dataset"].iloc[0]).kind == "ladder"
     steps, games = sorted(set(rows["train_steps"])), rows["returns"].map(lambda text: text.count(",") + 1)
     ours = {
         "data": "games of our own PPO policies, untrained to best, equally many steps of each",

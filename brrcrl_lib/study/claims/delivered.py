@@ -15,8 +15,8 @@ import pandas as pd
 from brrcrl_lib.study.claims.scores import Interval
 from brrcrl_lib.study.claims.verdicts import WORDS
 from brrcrl_lib.study.experiments.results import RESULTS, order_datasets, read_trace, select, short_name
+from brrcrl_lib.worlds import TIME_LIMIT, world_of
 
-TIME_LIMIT = 1000
 MEMORY = 300
 """Steps after which a reward has faded to 5% of its weight (0.99^300): the clock is felt that long before the end."""
 TOLERANCE = 0.1
@@ -39,7 +39,7 @@ def read_traces(rows: pd.DataFrame, folder: Path = RESULTS, discount: float = 0.
         trace = pd.concat(parts, ignore_index=True)
         length = trace.groupby(["seed", "episode"])["step"].transform("size")
         trace["left"] = length - trace["step"]
-        trace["cut"] = length >= TIME_LIMIT
+        trace["cut"] = length >= (world_of(str(chosen["env"].iloc[0])).time_limit or TIME_LIMIT)
         trace["near_cut"] = trace["cut"] & (trace["left"] <= MEMORY)
         traces[short_name(dataset)] = trace
     return traces

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from brrcrl_lib.worlds import DatasetName
+
 POLICIES = ("cloning", "paper, mode", "paper", "authors, mode", "authors")
 """Trained by plain cloning; each objective's prior alone (its mode); each objective with adaptive inference."""
 
@@ -24,7 +26,7 @@ def against_cloning(results: pd.DataFrame, policy: str) -> str:
     for dataset, rows in results.groupby("dataset", sort=False):
         mean = rows.groupby("policy")["return_mean"].mean()
         if policy in mean and "cloning" in mean:
-            ours, theirs, name = mean[policy], mean["cloning"], str(dataset).split("/")[-2]
+            ours, theirs, name = mean[policy], mean["cloning"], DatasetName.parse(str(dataset)).world_name
             phrases.append(
                 f"{name} {ours / theirs:.1f} times" if theirs > 1 else f"{name} {ours:.0f} against {theirs:.0f}"
             )

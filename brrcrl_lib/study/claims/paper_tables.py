@@ -51,7 +51,7 @@ TABLE_2 = pd.DataFrame(
 )
 """Table 2: normalised scores on 10% of the DQN replay data; its own method over 5 seeds.
 
-0 is a random player and 100 a human one, whose scores the paper does not list; see `scores.PAPER_REFERENCES`. The
+0 is a random player and 100 a human one, whose scores the paper does not list; see `World.paper_reference`. The
 other methods' numbers are from their own papers, except DT's, which the authors ran again on the 10% data.
 """
 

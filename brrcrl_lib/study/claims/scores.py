@@ -11,63 +11,34 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from brrcrl_lib.base.config import did_you_mean
+from brrcrl_lib.worlds import WORLDS, Reference, world_of
 
 
-class Reference(NamedTuple):
-    """Two returns that mark 0 and 100 on the scale of an environment."""
-
-    low: float  # a random policy
-    high: float  # an expert, or a human player
-    source: str
-
-
-REFERENCES = {
-    "hopper": Reference(-20.272305, 3234.3, "d4rl"),
-    "halfcheetah": Reference(-280.178953, 12135.0, "d4rl"),
-    "walker2d": Reference(1.629008, 4592.3, "d4rl"),
-    "breakout": Reference(1.7, 30.5, "atari-human"),
-    "qbert": Reference(163.9, 13455.0, "atari-human"),
-    "pong": Reference(-20.7, 14.6, "atari-human"),
-    "seaquest": Reference(68.4, 42054.7, "atari-human"),
-}
-"""Where 0 and 100 lie.
-
-`d4rl`: D4RL's reference returns. They were measured in v2-era environments; on v5 they are a convention.
-`atari-human`: a random policy and a human tester, both started with random no-ops; the pair that DQN Zoo, Hafner et
-al. (2020) and Decision Transformer divide by. The human scores are those of Wang et al. (2016).
-"""
-
-PAPER_REFERENCES = {
-    "breakout": Reference(1.7, 31.8, "mnih-2015"),
-    "qbert": Reference(163.9, 13455.0, "mnih-2015"),
-    "pong": Reference(-20.7, 9.3, "mnih-2015"),
-    "seaquest": Reference(68.4, 20182.0, "mnih-2015"),
-}
-"""The human scores of Mnih et al. (2015), which the paper's Table 2 seems to divide by, although it cites Hafner et al.
-
-Its 138.0 in Pong cannot be had on the other scale, where a perfect game is worth 118.1; on this one it is a raw score
-of 20.7. Compare with that table in these units only.
-"""
+def reference(env_id: str, *, paper: bool = False) -> Reference:
+    """The two returns that mark 0 and 100; with `paper`, those that the paper's Table 2 seems to divide by."""
+    world = world_of(env_id)
+    found = world.paper_reference if paper else world.reference
+    if found is None:
+        known = [card.name for card in WORLDS if (card.paper_reference if paper else card.reference)]
+        raise ValueError(f"no reference score for '{env_id}'{did_you_mean(world.name, known)}")
+    return found
 
 
-def reference(env_id: str, table: dict[str, Reference] = REFERENCES) -> Reference:
-    """The reference returns of `Hopper-v5`, `hopper`, `ALE/Breakout-v5`, `BreakoutNoFrameskip-v4`, ..."""
-    family = env_id.split("/")[-1].split("-")[0].lower().removesuffix("noframeskip")
-    if family not in table:
-        raise ValueError(f"no reference returns for '{env_id}'{did_you_mean(family, table)}")
-    return table[family]
-
-
-def normalised_score(env_id: str, value: Any, table: dict[str, Reference] = REFERENCES) -> Any:
+def normalised_score(env_id: str, value: Any, *, paper: bool = False) -> Any:
     """Return(s) `value` on the scale 0 (random) to 100 (expert, or human)."""
-    low, high, _ = reference(env_id, table)
+    low, high, _ = reference(env_id, paper=paper)
     return 100 * (np.asarray(value, dtype=np.float64) - low) / (high - low)
 
 
-def normalised_std(env_id: str, value: Any, table: dict[str, Reference] = REFERENCES) -> Any:
+def normalised_std(env_id: str, value: Any, *, paper: bool = False) -> Any:
     """Standard deviation(s) of returns on the same scale: scaled, never shifted."""
-    low, high, _ = reference(env_id, table)
+    low, high, _ = reference(env_id, paper=paper)
     return 100 * np.asarray(value, dtype=np.float64) / (high - low)
+
+
+def has_score(env_id: str) -> bool:
+    """Whether returns of this environment can be normalised."""
+    return world_of(env_id).reference is not None
 
 
 class Interval(NamedTuple):

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from brrcrl_lib.study.claims.scores import Interval, iqm_interval, normalised_score
-from brrcrl_lib.study.claims.verdicts import Verdict, decimals, episode_returns, judge, mean_interval
+from brrcrl_lib.study.claims.scores import Interval, has_score, iqm_interval, normalised_score
+from brrcrl_lib.study.claims.verdicts import Verdict, episode_returns, judge, mean_interval
 from brrcrl_lib.study.experiments.results import AS_PLAYED, order_datasets, select, short_name
+from brrcrl_lib.worlds import world_of
 
 Settings = Mapping[str, Mapping[str, Any]]
 
@@ -26,14 +27,17 @@ def variants(differences: Settings, method: str = "br_rcrl") -> dict[str, dict[s
 
 
 def summarise(rows: pd.DataFrame, settings: Settings) -> pd.DataFrame:
-    """One line per dataset and setting that has rows: mean return and 95% interval, score, each seed's mean return."""
+    """One line per dataset and setting that has rows: mean return and 95% interval, score, each seed's mean return.
+
+    The score is not a number where the environment has no reference score.
+    """
     lines = []
     for dataset in order_datasets(rows["dataset"]):
         for name, wanted in settings.items():
             chosen = select(rows, dataset=dataset, **wanted)
             if chosen.empty:
                 continue
-            interval = mean_interval(chosen)
+            interval, env = mean_interval(chosen), str(chosen["env"].iloc[0])
             lines.append(
                 {
                     "dataset": short_name(dataset),
@@ -41,9 +45,9 @@ def summarise(rows: pd.DataFrame, settings: Settings) -> pd.DataFrame:
                     "return": interval.estimate,
                     "low": interval.low,
                     "high": interval.high,
-                    "score": float(normalised_score(chosen["env"].iloc[0], interval.estimate)),
+                    "score": float(normalised_score(env, interval.estimate)) if has_score(env) else np.nan,
                     "seeds": tuple(episode_returns(chosen).mean(1)),
-                    "decimals": decimals(str(chosen["env"].iloc[0])),
+                    "decimals": world_of(env).decimals,
                 }
             )
     return pd.DataFrame(lines)
@@ -53,8 +57,10 @@ def readable(summary: pd.DataFrame, value: str = "return") -> pd.DataFrame:
     """Settings down, datasets across: `mean [low, high]` in returns, or the normalised score."""
 
     def text(line: pd.Series) -> str:
+        if value == "score":
+            return "-" if np.isnan(line["score"]) else f"{line['score']:.1f}"
         estimate, low, high = (f"{line[name]:,.{line['decimals']}f}" for name in ("return", "low", "high"))
-        return f"{line['score']:.1f}" if value == "score" else f"{estimate} [{low}, {high}]"
+        return f"{estimate} [{low}, {high}]"
 
     shown = summary.assign(text=[text(line) for _, line in summary.iterrows()])
     table = shown.pivot(index="setting", columns="dataset", values="text").fillna("-")
@@ -66,8 +72,13 @@ def readable(summary: pd.DataFrame, value: str = "return") -> pd.DataFrame:
 def over_datasets(rows: pd.DataFrame, settings: Settings) -> dict[str, Interval]:
     """Interquartile mean of normalised scores over training seeds and datasets, with a stratified bootstrap.
 
-    Only datasets on which every setting has equally many seeds take part, so that all are averaged over the same.
+    Only datasets on which every setting has equally many seeds take part, so that all are averaged over the same; and
+    only those of environments with a reference score.
     """
+    known = rows["env"].astype(str).map(has_score).astype(bool)
+    if not rows.empty and not known.any():
+        raise ValueError(f"no scores to average: no reference score for {', '.join(sorted(set(rows['env'])))}")
+    rows = rows[known]
     counts = {
         dataset: {len(select(rows, dataset=dataset, **wanted)) for wanted in settings.values()}
         for dataset in order_datasets(rows["dataset"])

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from brrcrl_lib.study.claims.scores import Interval, normalised_std
+from brrcrl_lib.study.claims.scores import Interval, has_score, normalised_std
+from brrcrl_lib.worlds import world_of
 
 REPETITIONS = 4000
 
@@ -42,11 +43,6 @@ def mean_interval(rows: pd.DataFrame, seed: int = 0) -> Interval:
     return Interval(float(returns.mean()), float(low), float(high))
 
 
-def decimals(env: str) -> int:
-    """Digits behind the point that a return deserves: a game of Pong is decided by single points."""
-    return 1 if env.startswith("ALE/") else 0
-
-
 @dataclass(frozen=True)
 class Effect:
     """How much more one setting earns than another on one dataset, in raw return."""
@@ -64,11 +60,13 @@ class Effect:
 
     @property
     def score_difference(self) -> Interval:
-        """The same in points of normalised score."""
+        """The same in points of normalised score; not a number where the environment has no reference score."""
+        if not has_score(self.env):
+            return Interval(np.nan, np.nan, np.nan)
         return Interval(*(float(normalised_std(self.env, value)) for value in self.difference))
 
     def __str__(self) -> str:
-        estimate, low, high = (f"{value:+,.{decimals(self.env)}f}" for value in self.difference)
+        estimate, low, high = (f"{value:+,.{world_of(self.env).decimals}f}" for value in self.difference)
         return f"{self.where} {estimate} [{low}, {high}]"
 
 

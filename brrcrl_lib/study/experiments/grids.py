@@ -18,8 +18,9 @@ from brrcrl_lib.base.config import did_you_mean
 from brrcrl_lib.base.errors import KitError
 from brrcrl_lib.data.open import kind_of
 from brrcrl_lib.methods.base import config_for, methods
+from brrcrl_lib.worlds import GAMES, WORLDS, world_of
 
-HOPPER, WALKER2D, HALFCHEETAH = (f"brrcrl/{name}/medium-replay-v0" for name in ("hopper", "walker2d", "halfcheetah"))
+HOPPER, WALKER2D, HALFCHEETAH = (f"brrcrl/{world.name}/medium-replay-v0" for world in WORLDS if world.kind == "box")
 MEDIUM_REPLAY = (HOPPER, WALKER2D, HALFCHEETAH)
 WALKER2D_OTHERS = tuple(f"brrcrl/walker2d/{kind}-v0" for kind in ("medium", "medium-expert", "expert"))
 SEEDS = (0, 1, 2)
@@ -40,17 +41,12 @@ DELTAS = (0.9, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01, 0.001)
 TOP_SHARES = (0.5, 0.2)
 EARLY: Settings = {**AUTHORS, "fusion": "early"}
 
-BREAKOUT, QBERT, PONG, SEAQUEST = (f"ladder/{game}" for game in ("breakout", "qbert", "pong", "seaquest"))
+BREAKOUT, QBERT, PONG, SEAQUEST = (f"ladder/{game}" for game in GAMES)
 TABLES: tuple[Settings, ...] = tuple(
     {"method": "br_rcrl_joint", "objective": objective} for objective in ("monte_carlo", "distributional_td")
 )
 ATARI_DELTAS = (0.9, 0.5, 0.2, 0.1, 0.05, 0.01, 0.001)
 ATARI_RULES: tuple[Settings, ...] = (*({**ADAPTIVE, "delta": delta} for delta in ATARI_DELTAS), MAX, SCHEDULE)
-MAX_STEPS = {BREAKOUT: 3_000, QBERT: 3_000, PONG: 5_000, SEAQUEST: 3_000}
-"""Decisions after which a game is cut off: a policy that never serves the ball would sit there for all of the usual
-27,000 (108,000 screens). Pong gets more, because a long game is a close one and what is cut off there flatters. Rows
-say how many games were cut."""
-
 HOUSEKEEPING = ("device", "log_every", "checkpoint_every")
 """Settings that do not change what is learned."""
 
@@ -216,7 +212,7 @@ def cells(grid: str, preset: str = "laptop", episodes: int = 10) -> list[Cell]:
             preset,
             episodes,
             block.trace,
-            MAX_STEPS.get(dataset),
+            world_of(dataset).max_steps,
         )
         for block in GRIDS[grid]
         for dataset in block.datasets

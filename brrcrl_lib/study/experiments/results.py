@@ -10,8 +10,8 @@ from typing import Any
 import pandas as pd
 
 from brrcrl_lib.base.files import ROOT
-from brrcrl_lib.data.atari import GAMES
-from brrcrl_lib.returns import reward_to_go
+from brrcrl_lib.rewards import reward_to_go
+from brrcrl_lib.worlds import DatasetName
 
 RESULTS = ROOT / "data" / "results"
 REQUIRED = ("key", "dataset", "env", "method", "objective", "variant", "train_seed", "target", "delta", "return_mean",
@@ -114,31 +114,15 @@ def command(grid: str, key: str) -> str:
 
 def short_name(dataset_id: str) -> str:
     """`brrcrl/hopper/medium-replay-v0` -> `hopper medium-replay`, `ladder/pong` -> `pong`."""
-    kind, _, game = dataset_id.partition("/")
-    if kind in ("ladder", "sample"):
-        return game if kind == "ladder" else f"{game} sample"
-    return " ".join(dataset_id.split("/")[-2:]).rsplit("-v", 1)[0]
+    return DatasetName.parse(dataset_id).short
 
 
 def model_name(dataset_id: str) -> str:
     """How files of a dataset's models begin: `brrcrl/hopper/medium-replay-v0` -> `hopper-medium-replay`,
     `ladder/pong` -> `pong-ladder`."""
-    kind, _, game = dataset_id.partition("/")
-    if kind in ("ladder", "sample"):
-        return f"{game}-{kind}"
-    return "-".join(dataset_id.split("/")[-2:]).rsplit("-v", 1)[0]
+    return DatasetName.parse(dataset_id).model_name
 
 
 def order_datasets(names: Iterable[str]) -> list[str]:
     """Datasets in the order of the kit: hopper, walker2d, halfcheetah; replay, medium, medium-expert, expert; games."""
-    environments = ("hopper", "walker2d", "halfcheetah", *GAMES)
-    kinds = ("medium-replay-v0", "medium-v0", "medium-expert-v0", "expert-v0", "ladder", "sample")
-
-    def place(name: str) -> tuple[int, int, str]:
-        *_, environment, kind = ("", *name.split("/"))
-        if environment in ("ladder", "sample"):  # ladder/pong: the other way round
-            environment, kind = kind, environment
-        known = environment in environments and kind in kinds
-        return (environments.index(environment), kinds.index(kind), name) if known else (9, 9, name)
-
-    return sorted(set(names), key=place)
+    return sorted(set(names), key=lambda name: DatasetName.parse(name).sort_key)

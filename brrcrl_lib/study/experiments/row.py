@@ -9,8 +9,9 @@ import pandas as pd
 
 from brrcrl_lib.base.files import git_revision, versions
 from brrcrl_lib.evaluate import Evaluation, play
-from brrcrl_lib.study.claims.scores import normalised_score, reference
+from brrcrl_lib.study.claims.scores import normalised_score
 from brrcrl_lib.training import Run
+from brrcrl_lib.worlds import world_of
 
 
 def measure(
@@ -57,8 +58,7 @@ def _cut(result: Evaluation, max_steps: int | None) -> dict[str, int]:
 
 def _score(env_id: str, mean: float) -> dict[str, Any]:
     """The normalised score, for environments that have a scale."""
-    try:
-        scale = reference(env_id)
-    except ValueError:
+    scale = world_of(env_id).reference
+    if scale is None:
         return {"score": None, "reference": None}
     return {"score": round(float(normalised_score(env_id, mean)), 3), "reference": scale._asdict()}

@@ -11,6 +11,7 @@ from matplotlib.collections import PathCollection
 
 from brrcrl_lib.study.claims.verdicts import Effect
 from brrcrl_lib.study.figures.style import COLORS
+from brrcrl_lib.worlds import TIME_LIMIT
 
 STYLES = {"authors": (COLORS["ours"], "o", "-"), "paper": (COLORS["vanilla"], "s", "--")}
 STYLES |= {"Monte Carlo": STYLES["authors"], "distributional TD": STYLES["paper"]}
@@ -62,14 +63,14 @@ def draw_match(axis: Axes, trace: pd.DataFrame, most: int = 1500) -> PathCollect
     both = chosen[["observed", "target"]].to_numpy()
     ends = [both.min(), both.max()]
     axis.plot(ends, ends, color=COLORS["exact"], lw=1.2, ls=":")
-    dots = axis.scatter(calm["observed"], calm["target"], c=calm["step"], s=7, cmap="viridis", vmin=0, vmax=1000)
+    dots = axis.scatter(calm["observed"], calm["target"], c=calm["step"], s=7, cmap="viridis", vmin=0, vmax=TIME_LIMIT)
     axis.scatter(ending["observed"], ending["target"], s=14, marker="^", facecolors="none", lw=0.6,
                  edgecolors=COLORS["vanilla"])  # fmt: skip
     axis.set(xlabel="observed return", ylabel="target")
     return dots
 
 
-def draw_course(axis: Axes, trace: pd.DataFrame, most: int = 1000) -> None:
+def draw_course(axis: Axes, trace: pd.DataFrame, most: int = TIME_LIMIT) -> None:
     """Mean target and mean observed return at every timestep, over the episodes that are still running."""
     steps = trace[trace["step"] < most].groupby("step")[["target", "observed"]].mean()
     running = trace.groupby("step").size() / trace.groupby(["seed", "episode"]).ngroups
@@ -88,8 +89,11 @@ def draw_effects(axis: Axes, effects: Mapping[str, Effect], names: Sequence[str]
     """Change of normalised score and its 95% interval, one line per change; filled where told apart from nothing."""
     axis.axvline(0, color=COLORS["exact"], lw=1.2, ls=":")
     for position, name in enumerate(reversed(names)):
-        if name not in effects:
-            axis.text(0.5, position, "not measured here", size=8, color="0.5", va="center", ha="center",
+        missing = None if name in effects else "not measured here"
+        if missing is None and np.isnan(effects[name].score_difference.estimate):
+            missing = "no reference score"
+        if missing is not None:
+            axis.text(0.5, position, missing, size=8, color="0.5", va="center", ha="center",
                       backgroundcolor="white", transform=axis.get_yaxis_transform())  # fmt: skip
             continue
         effect = effects[name]

@@ -10,14 +10,12 @@ from typing import Any
 import numpy as np
 
 from brrcrl_lib.base.files import git_revision, versions
-from brrcrl_lib.data.atari import GAMES
 from brrcrl_lib.data.frames import FrameStore
+from brrcrl_lib.worlds import GAMES, world_of
 
 SHOWN = ("env", "seed", "first_game_seed", "lanes", "sticky_actions", "clip_rewards", "frame_skip", "noop_max",
          "fire_on_reset")  # fmt: skip
 """What a card takes over from the store: how the games were played."""
-GOALS = {"breakout": 15.0, "qbert": 1000.0, "pong": -5.0, "seaquest": 300.0}
-"""Mean returns that we wanted the best policy of each ladder to exceed, clearly above a random player's."""
 
 
 def make_card(store: FrameStore, games: Sequence[int] | None = None) -> dict[str, Any]:
@@ -99,9 +97,8 @@ def ladders_table(data: Path) -> str:
 
 
 def _goal(game: str, reached: float) -> str:
-    if game not in GOALS:
-        return ""
-    return f"above {GOALS[game]:,.0f}: {'reached' if reached > GOALS[game] else 'not reached'}"
+    goal = world_of(game).ladder_goal
+    return "" if goal is None else f"above {goal:,.0f}: {'reached' if reached > goal else 'not reached'}"
 
 
 def games_table(data: Path) -> str:
