@@ -26,8 +26,6 @@ from brrcrl_lib.worlds import GAMES, KINDS, STORES, DatasetName
 SAMPLES = ROOT / "data" / "atari"
 LADDER_STEPS, LADDER_SEED = 200_000, 0
 """The stores of ladders on which results are recorded."""
-DISCOUNT = {"box": KINDS["box"].discount, "discrete": KINDS["pixels"].discount, "pixels": KINDS["pixels"].discount}
-"""gamma in the paper's tables of hyperparameters, for MuJoCo and for Atari."""
 
 
 def open_source(dataset_id: str, *, discount: float | None = None, reward_clip: float | None = None) -> Source:
@@ -37,7 +35,8 @@ def open_source(dataset_id: str, *, discount: float | None = None, reward_clip: 
     games are clipped to [-1, 1]; a `reward_clip` of 0 leaves rewards as they are.
     """
     kind = kind_of(dataset_id)
-    discount = DISCOUNT[kind] if discount is None else discount
+    if discount is None:
+        discount = KINDS["box" if kind == "box" else "pixels"].discount or 1.0
     if kind != "pixels":
         dataset = load_dataset(dataset_id, discount=discount)
         return dataset.clip_rewards(reward_clip) if reward_clip else dataset
