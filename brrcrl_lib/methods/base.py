@@ -156,6 +156,11 @@ def register(cls: type[Method]) -> None:
     there = _METHODS.get(cls.name)
     if there is not None and (there.__module__, there.__qualname__) != (cls.__module__, cls.__qualname__):
         raise KitError(f"two methods are called '{cls.name}': {there.__module__} and {cls.__module__}; rename one")
+    sharing = [other.name for other in _METHODS.values() if other.Config is cls.Config and other.name != cls.name]
+    if sharing:
+        raise KitError(
+            f"{cls.name} and {sharing[0]} share one Config; give {cls.name} a Config of its own (a subclass)"
+        )
     _METHODS[cls.name] = cls
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from test_models import make_model
+from model_cases import make_facts, make_model
 
 from brrcrl_lib.inference.optimizers import CrossEntropy, DerivativeFree, Langevin, Problem, make_optimizer
-from brrcrl_lib.inference.targets import Adaptive, Constant, DecisionTransformerSchedule, make_target
+from brrcrl_lib.inference.targets import Adaptive, Constant, DecisionTransformerSchedule, TargetSettings
 from brrcrl_lib.inference.threshold import return_distribution
-from brrcrl_lib.policies import BayesianPolicy
+from brrcrl_lib.methods.br_rcrl import BayesianPolicy
+from brrcrl_lib.policies import Chooser
 from brrcrl_lib.returns import ReturnBuckets
 
 OPTIMIZERS = [CrossEntropy(256, 8), DerivativeFree(4096, 5, 0.5, 0.9), Langevin(512, 16, 30)]
@@ -52,7 +53,8 @@ def test_a_batch_equals_its_states_one_by_one(optimizer) -> None:
     model, observations = make_model(), torch.randn(5, 3)
 
     def act(rows: torch.Tensor) -> torch.Tensor:
-        policy = BayesianPolicy(model, Adaptive(0.3), optimizer, generator=torch.Generator().manual_seed(1))
+        chooser = Chooser(generator=torch.Generator().manual_seed(1))
+        policy = BayesianPolicy(Adaptive(0.3), chooser, model=model, optimizer=optimizer)
         policy.reset(len(rows))
         return policy.act(rows)
 
@@ -121,16 +123,39 @@ def test_targets_pick_their_bucket() -> None:
 @pytest.mark.parametrize("delta", [0.0, 1.0, -0.1, 1.5, float("nan")])
 def test_impossible_delta_is_refused(delta: float) -> None:
     with pytest.raises(ValueError, match="delta must lie in"):
-        make_target("adaptive", delta=delta, value=0.0, discount=0.99)
+        TargetSettings(delta=delta)
+
+
+def test_settings_become_rules_in_the_units_of_the_data() -> None:
+    facts = make_facts(discount=0.9)  # reward-to-go from 0 to 10, median 5
+    highest, asked, middle = (
+        TargetSettings(**settings).rule(facts)
+        for settings in ({"target": "max"}, {"target": "fixed", "value": 3.0}, {"target": "fixed", "quantile": 0.25})
+    )
+    assert (highest.value, asked.value, middle.value) == (10.0, 3.0, 2.5)
+    schedule = TargetSettings("dt_schedule").rule(facts)
+    assert (schedule.value, schedule.discount) == (10.0, 0.9)
+    assert TargetSettings(delta=0.3).rule(facts) == Adaptive(0.3)
+
+
+@pytest.mark.parametrize(("settings", "message"), [
+    ({"target": "fixed"}, "needs a value or a quantile"),
+    ({"target": "fixed", "value": 1.0, "quantile": 0.5}, "not both"),
+    ({"target": "fixed", "value": float("nan")}, "finite"),
+    ({"target": "max", "quantile": 1.5}, "quantile must lie in"),
+])  # fmt: skip
+def test_targets_that_cannot_be_meant_are_refused(settings: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TargetSettings(**settings)
 
 
 def test_unknown_names_are_refused() -> None:
     with pytest.raises(ValueError, match="unknown target 'highest'"):
-        make_target("highest", delta=0.1, value=0.0, discount=0.99)
+        TargetSettings("highest")
     with pytest.raises(ValueError, match="unknown optimizer 'sgd'"):
         make_optimizer("sgd")
     with pytest.raises(ValueError, match="unknown mode"):
-        BayesianPolicy(make_model(), mode="worst")
+        Chooser("worst")
     assert isinstance(make_optimizer("dfo", samples=16), DerivativeFree)
 
 
@@ -140,9 +165,8 @@ def test_sampling_draws_from_pi_delta() -> None:
     with torch.no_grad():
         model.returns.action_part.weight.mul_(6)
     observation = torch.zeros(1, 3)
-    policy = BayesianPolicy(
-        model, Adaptive(0.2), prior_samples=256, mode="sample", generator=torch.Generator().manual_seed(0)
-    )
+    chooser = Chooser("sample", generator=torch.Generator().manual_seed(0))
+    policy = BayesianPolicy(Adaptive(0.2), chooser, model=model, prior_samples=256)
     policy.reset(1)
     drawn = torch.cat([policy.act(observation) for _ in range(600)])
     bucket = policy.trace["bucket"]

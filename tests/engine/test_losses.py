@@ -6,20 +6,13 @@ import math
 
 import pytest
 import torch
-from test_models import HIGH, LOW, make_model, make_prior
+from model_cases import HIGH, LOW, make_batch, make_facts, make_model, make_prior
 
-from brrcrl_lib.losses import Batch, Negatives, bayesian_loss, cloning_loss, info_nce, vanilla_loss
-from brrcrl_lib.models import CloningModel, RewardConditionedPolicy, Standardiser, ValueModel
-from brrcrl_lib.returns import ReturnBuckets
-
-
-def make_batch(size: int = 6) -> Batch:
-    generator = torch.Generator().manual_seed(3)
-    return Batch(
-        torch.randn(size, 3, generator=generator),
-        torch.rand(size, 2, generator=generator),
-        10 * torch.rand(size, generator=generator),
-    )
+from brrcrl_lib.data.batch import Batch
+from brrcrl_lib.methods.base import create
+from brrcrl_lib.methods.br_rcrl import Negatives, bayesian_loss, info_nce
+from brrcrl_lib.methods.cloning import CloningConfig
+from brrcrl_lib.methods.vanilla import VanillaConfig
 
 
 def literal_loss(model, batch: Batch, candidates: torch.Tensor, objective: str, weight: float) -> torch.Tensor:
@@ -86,22 +79,23 @@ def test_info_nce_of_equal_scores_is_log_of_their_number() -> None:
 
 
 def test_vanilla_and_cloning_losses_are_gaussian_likelihoods() -> None:
-    batch = make_batch()
-    identity = Standardiser(torch.zeros(3), torch.ones(3))
-    cloning = CloningModel(identity, make_prior())
-    prior = cloning.prior(batch.observations)
-    oracle = -torch.distributions.Normal(prior.mean[:, 0], prior.log_std[:, 0].exp()).log_prob(batch.actions).sum(-1)
-    assert cloning_loss(cloning, batch)["loss"].item() == pytest.approx(oracle.mean().item(), abs=1e-5)
+    batch, facts = make_batch(), make_facts()
 
-    buckets, value = ReturnBuckets(0.0, 10.0, 6), ValueModel(3, 6, (8, 8))
-    vanilla = RewardConditionedPolicy(identity, make_prior(condition_size=1), value, buckets)
-    inputs = torch.cat([batch.observations, batch.returns.unsqueeze(-1) / 10], -1)
-    prior = vanilla.policy(inputs)
-    oracle = -torch.distributions.Normal(prior.mean[:, 0], prior.log_std[:, 0].exp()).log_prob(batch.actions).sum(-1)
-    parts = vanilla_loss(vanilla, batch)
-    assert parts["prior_nll"].item() == pytest.approx(oracle.mean().item(), abs=1e-5)
-    rows = value(batch.observations)[range(len(batch.returns)), buckets.encode(batch.returns)]  # log p(R_i|s_i)
-    assert (parts["loss"] - parts["prior_nll"]).item() == pytest.approx(-rows.mean().item(), abs=1e-5)
+    def nll(outputs: torch.Tensor) -> float:
+        mean, log_std, _ = outputs.split([2, 2, 1], -1)
+        return -torch.distributions.Normal(mean, log_std.exp()).log_prob(batch.actions).sum(-1).mean().item()
+
+    cloning = create(CloningConfig(hidden=(8, 8)), facts)
+    outputs = cloning.model.outputs(cloning.model.encoder(batch.observations))
+    assert cloning.loss(batch, None)["loss"].item() == pytest.approx(nll(outputs), abs=1e-5)
+
+    vanilla = create(VanillaConfig(hidden=(8, 8), buckets=6), facts)
+    inputs = torch.cat([batch.observations, batch.returns.unsqueeze(-1) / vanilla.model.buckets.high], -1)
+    parts = vanilla.loss(batch, None)
+    assert parts["conditional_nll"].item() == pytest.approx(nll(vanilla.model.policy(inputs)), abs=1e-5)
+    labels = vanilla.model.buckets.encode(batch.returns)
+    rows = vanilla.model.value(batch.observations)[range(len(labels)), labels]  # log p(R_i|s_i)
+    assert (parts["loss"] - parts["conditional_nll"]).item() == pytest.approx(-rows.mean().item(), abs=1e-5)
 
 
 def test_unknown_objective_is_refused() -> None:

@@ -6,24 +6,9 @@ import math
 
 import pytest
 import torch
+from model_cases import HIGH, LOW, make_model, make_prior
 
-from brrcrl_lib.models import ActionPrior, BayesianModel, ReturnModel, Standardiser, ValueModel
-from brrcrl_lib.returns import ReturnBuckets
-
-LOW, HIGH = torch.tensor([-1.0, -2.0]), torch.tensor([1.0, 2.0])
-
-
-def make_prior(**options) -> ActionPrior:
-    torch.manual_seed(0)
-    return ActionPrior(3, LOW, HIGH, hidden=(16, 16), **options)
-
-
-def make_model(fusion: str = "early") -> BayesianModel:
-    torch.manual_seed(1)
-    buckets = ReturnBuckets(0.0, 10.0, 6)
-    standardiser = Standardiser(torch.zeros(3), torch.ones(3))
-    returns = ReturnModel(3, 2, 6, (16, 16, 16), fusion, head_width=8)
-    return BayesianModel(standardiser, make_prior(), returns, ValueModel(3, 6, (16, 16)), buckets)
+from brrcrl_lib.methods.br_rcrl import ReturnModel
 
 
 def test_gaussian_log_prob_is_that_of_torch() -> None:
@@ -101,8 +86,3 @@ def test_energy_is_minus_log_prior_minus_log_tail(fusion: str) -> None:
             density = float((-0.5 * z**2 - prior.log_std[i, 0] - 0.5 * math.log(2 * math.pi)).sum())
             tail = math.log(float(probabilities[i, j, bucket[i] :].sum()))
             assert float(energy[i, j]) == pytest.approx(-density - tail, abs=1e-4)
-
-
-def test_unknown_fusion_is_refused() -> None:
-    with pytest.raises(ValueError, match="unknown fusion 'middle'"):
-        ReturnModel(3, 2, 6, fusion="middle")

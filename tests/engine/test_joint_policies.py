@@ -6,13 +6,16 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from discrete_cases import BUCKETS, joint_model, random_batch
+from discrete_cases import BUCKETS, discrete_facts, joint_model, random_batch
 
-from brrcrl_lib.discrete.encoders import PixelEncoder, VectorEncoder
-from brrcrl_lib.discrete.models import DiscreteCloning, DiscreteVanilla, JointReturnModel
-from brrcrl_lib.discrete.policies import Chooser, DiscreteCloningPolicy, DiscreteVanillaPolicy, JointPolicy
 from brrcrl_lib.evaluate import evaluate
-from brrcrl_lib.inference.targets import Adaptive, Constant, make_target
+from brrcrl_lib.inference.targets import Adaptive, Constant, DecisionTransformerSchedule, Target
+from brrcrl_lib.methods.base import create
+from brrcrl_lib.methods.br_rcrl_joint import JointPolicy, JointReturnModel
+from brrcrl_lib.methods.cloning import CloningAct, CloningConfig
+from brrcrl_lib.methods.vanilla import VanillaConfig, VanillaPolicy
+from brrcrl_lib.nets import Categorical, GaussianMixture, PixelEncoder
+from brrcrl_lib.policies import Chooser
 
 STATES = random_batch(9).observations
 
@@ -33,7 +36,7 @@ def seeded(seed: int = 0) -> torch.Generator:
 def test_the_adaptive_action_by_brute_force(delta: float) -> None:
     """theta_delta and argmax_a p(a | s, R >= theta), from the joint probabilities, one state at a time."""
     model = sharp_model()
-    policy = JointPolicy(model, Adaptive(delta))
+    policy = JointPolicy(Adaptive(delta), model=model)
     policy.reset(len(STATES))
     actions = policy.act(STATES)
     assert actions.dtype == torch.int64 and actions.shape == (9,)
@@ -52,12 +55,20 @@ def test_the_adaptive_action_by_brute_force(delta: float) -> None:
         assert float(policy.trace["energy"][i]) == pytest.approx(-np.log(own[bucket:].sum()), abs=1e-4)
 
 
-@pytest.mark.parametrize("rule", ["adaptive", "max", "dt_schedule", "fixed"])
+RULES = {
+    "adaptive": lambda: Adaptive(0.2),
+    "max": lambda: Constant(7.0),
+    "dt_schedule": lambda: DecisionTransformerSchedule(7.0, discount=0.9),
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
 def test_a_batch_equals_its_states_one_by_one(rule: str) -> None:
     model = sharp_model()
 
     def act(rows: torch.Tensor) -> torch.Tensor:
-        policy = JointPolicy(model, make_target(rule, delta=0.2, value=7.0, discount=0.9))
+        target: Target = RULES[rule]()
+        policy = JointPolicy(target, model=model)
         policy.reset(len(rows))
         policy.act(rows)
         policy.observe(torch.ones(len(rows)))
@@ -69,11 +80,11 @@ def test_a_batch_equals_its_states_one_by_one(rule: str) -> None:
 
 def test_clipped_rewards_are_taken_off_the_target() -> None:
     for clip, left in ((1.0, (7 - 1) / 0.9), (None, (7 - 5) / 0.9)):
-        schedule = make_target("dt_schedule", delta=0.1, value=7.0, discount=0.9)
-        policy = JointPolicy(joint_model(), schedule, reward_clip=clip)
+        schedule = DecisionTransformerSchedule(7.0, discount=0.9)
+        policy = JointPolicy(schedule, reward_clip=clip, model=joint_model())
         policy.reset(1)
         policy.observe(torch.tensor([5.0]))
-        assert float(policy.target.wanted[0]) == pytest.approx(left)
+        assert float(schedule.wanted[0]) == pytest.approx(left)
 
 
 # -- randomness ----------------------------------------------------------------------------------------------------
@@ -81,7 +92,7 @@ def test_clipped_rewards_are_taken_off_the_target() -> None:
 
 def test_sampling_draws_from_pi_delta() -> None:
     model, state = sharp_model(), STATES[:1]
-    policy = JointPolicy(model, Adaptive(0.3), Chooser("sample", generator=seeded()))
+    policy = JointPolicy(Adaptive(0.3), Chooser("sample", generator=seeded()), model=model)
     policy.reset(20_000)
     drawn = policy.act(state.expand(20_000, -1))
     expected = model(state).log_actions_reaching(policy.trace["bucket"][:1]).exp()[0]
@@ -91,10 +102,10 @@ def test_sampling_draws_from_pi_delta() -> None:
 
 def test_epsilon_is_the_share_of_uniform_actions() -> None:
     log_policy = torch.tensor([0.0, -50.0, -50.0, -50.0]).expand(40_000, -1)
-    drawn = Chooser(epsilon=0.2, generator=seeded()).choose(log_policy)
+    drawn = Chooser(epsilon=0.2, generator=seeded()).pick(log_policy)
     shares = torch.bincount(drawn, minlength=4) / 40_000
     torch.testing.assert_close(shares, torch.tensor([0.85, 0.05, 0.05, 0.05]), atol=0.01, rtol=0)
-    assert (Chooser(epsilon=0.0).choose(log_policy) == 0).all()
+    assert (Chooser(epsilon=0.0).pick(log_policy) == 0).all()
 
 
 def test_an_episode_keeps_its_random_numbers_when_others_end() -> None:
@@ -102,13 +113,13 @@ def test_an_episode_keeps_its_random_numbers_when_others_end() -> None:
     whole, thinned = Chooser("sample", 0.5, seeded(3)), Chooser("sample", 0.5, seeded(3))
     for chooser in (whole, thinned):
         chooser.reset(5)
-    assert torch.equal(whole.choose(log_policy), thinned.choose(log_policy))
+    assert torch.equal(whole.pick(log_policy), thinned.pick(log_policy))
     active = torch.tensor([True, False, True, True, False])
     thinned.keep(active)
     for _ in range(4):
-        assert torch.equal(whole.choose(log_policy)[active], thinned.choose(log_policy[:3]))
+        assert torch.equal(whole.pick(log_policy)[active], thinned.pick(log_policy[:3]))
     other = Chooser("sample", 0.5, seeded(4))
-    assert not all(torch.equal(other.choose(log_policy), whole.choose(log_policy)) for _ in range(4))
+    assert not all(torch.equal(other.pick(log_policy), whole.pick(log_policy)) for _ in range(4))
 
 
 @pytest.mark.parametrize("options", [{"mode": "worst"}, {"epsilon": 1.5}, {"epsilon": -0.1}])
@@ -138,45 +149,44 @@ def test_frames_reach_the_model_as_bytes_and_clipped_rewards_are_observed() -> N
     model = JointReturnModel(PixelEncoder((4, 84, 84), "light"), 6, BUCKETS)
     seen: list[torch.dtype] = []
     model.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0].dtype))
-    policy = JointPolicy(model, Adaptive(0.1), Chooser(epsilon=0.01, generator=seeded()), reward_clip=1.0)
+    policy = JointPolicy(Adaptive(0.1), Chooser(epsilon=0.01, generator=seeded()), 1.0, model=model)
     result = evaluate(policy, Flicker, episodes=2, discount=0.5, reward_clip=1.0)
     assert set(seen) == {torch.uint8}
     assert result.returns.tolist() == [15.0, 15.0]
     assert result.trace["observed"].tolist() == [1.75, 1.5, 1.0] * 2
 
 
+def test_draws_from_a_box_follow_the_distribution_and_their_own_episode() -> None:
+    mixture = GaussianMixture(
+        mean=torch.tensor([[[0.2, -0.1]]]).expand(4_000, -1, -1),
+        log_std=torch.full((4_000, 1, 2), -2.0),
+        log_weight=torch.zeros(4_000, 1),
+        low=-torch.ones(2),
+        high=torch.ones(2),
+        squash=False,
+    )
+    drawn = Chooser("sample", generator=seeded()).choose(mixture)
+    torch.testing.assert_close(drawn.mean(0), torch.tensor([0.2, -0.1]), atol=0.01, rtol=0)
+    torch.testing.assert_close(drawn.std(0), torch.full((2,), -2.0).exp(), atol=0.01, rtol=0)
+    assert torch.equal(Chooser().choose(mixture), mixture.mode())
+
+
 # -- rivals --------------------------------------------------------------------------------------------------------
 
 
 def test_rivals_play_their_own_distributions() -> None:
-    model = sharp_model()
-    assert torch.equal(DiscreteCloningPolicy(model).act(STATES), model(STATES).log_actions().argmax(-1))
-    cloning = DiscreteCloning(VectorEncoder(4, (8, 8)), 3)
-    assert torch.equal(DiscreteCloningPolicy(cloning).act(STATES), cloning(STATES).argmax(-1))
-    vanilla = DiscreteVanilla(VectorEncoder(4, (8, 8)), 3, BUCKETS)
-    policy = DiscreteVanillaPolicy(vanilla, Constant(6.5))
+    facts = discrete_facts()
+    cloning = create(CloningConfig(hidden=(8, 8)), facts)
+    clone = cloning.policy(CloningAct(epsilon=0.0), None)
+    assert torch.equal(clone.act(STATES), cloning.model(STATES).log_probs.argmax(-1))
+    vanilla = create(VanillaConfig(hidden=(8, 8), buckets=11, value_range=(0.0, 10.0)), facts).model
+    policy = VanillaPolicy(Constant(6.5), model=vanilla)
     policy.reset(9)
     features = vanilla.encoder(STATES)
-    expected = vanilla.log_actions(features, torch.full((9,), 6.5)).argmax(-1)
-    assert torch.equal(policy.act(STATES), expected)
-    adaptive = DiscreteVanillaPolicy(vanilla, Adaptive(0.2))
+    expected = vanilla.actions(features, torch.full((9,), 6.5))
+    assert isinstance(expected, Categorical)
+    assert torch.equal(policy.act(STATES), expected.mode())
+    adaptive = VanillaPolicy(Adaptive(0.2), model=vanilla)
     adaptive.act(STATES)
-    bucket = BUCKETS.threshold(vanilla.log_returns(features).exp(), 0.2)
-    torch.testing.assert_close(adaptive.trace["target"], BUCKETS.decode(bucket))
-
-
-@pytest.mark.parametrize("mode", ["best", "sample"])
-@pytest.mark.parametrize("rule", ["adaptive", "max", "dt_schedule", "fixed"])
-def test_acting_never_looks_at_a_value(mode: str, rule: str) -> None:
-    frames = torch.zeros(3, 4, 84, 84, dtype=torch.uint8, device="meta")
-    encoder = PixelEncoder((4, 84, 84), "light").to("meta")
-    chooser = Chooser(mode, 0.01)
-    target = make_target(rule, delta=0.1, value=5.0, discount=0.95)
-    for policy in (
-        JointPolicy(JointReturnModel(encoder, 6, BUCKETS).to("meta"), target, chooser),
-        DiscreteCloningPolicy(DiscreteCloning(encoder, 6).to("meta"), chooser),
-        DiscreteVanillaPolicy(DiscreteVanilla(encoder, 6, BUCKETS).to("meta"), target, chooser),
-    ):
-        policy.reset(3)
-        assert policy.act(frames).shape == (3,)
-        assert policy.act(frames).device.type == "meta"
+    bucket = vanilla.buckets.threshold(vanilla.log_returns(features).exp(), 0.2)
+    torch.testing.assert_close(adaptive.trace["target"], vanilla.buckets.decode(bucket))

@@ -7,16 +7,14 @@ import math
 import numpy as np
 import pytest
 import torch
-from discrete_cases import BUCKETS, Chain, WholeData, joint_model, random_batch
-from test_discrete_table import literal_projection
+from discrete_cases import Chain, discrete_facts, joint_model, literal_projection, random_batch, whole
 
-from brrcrl_lib.discrete.build import DiscreteConfig
-from brrcrl_lib.discrete.data import DiscreteBatch
-from brrcrl_lib.discrete.encoders import VectorEncoder
-from brrcrl_lib.discrete.losses import cloning_loss, distributional_td_loss, monte_carlo_loss, vanilla_loss
-from brrcrl_lib.discrete.models import DiscreteCloning, DiscreteVanilla
-from brrcrl_lib.discrete.table import JointTable
-from brrcrl_lib.discrete.train import fit_discrete
+from brrcrl_lib.data.batch import Batch
+from brrcrl_lib.methods.base import create
+from brrcrl_lib.methods.br_rcrl_joint import JointConfig, JointTable, distributional_td_loss, monte_carlo_loss
+from brrcrl_lib.methods.cloning import CloningConfig
+from brrcrl_lib.methods.vanilla import VanillaConfig
+from brrcrl_lib.training import fit
 
 CHAIN = Chain()
 
@@ -36,7 +34,7 @@ def weights_of(model, observations: torch.Tensor) -> torch.Tensor:
     return model.head(model.encoder(observations.unsqueeze(0))).view(model.action_count, -1).exp()
 
 
-def literal_monte_carlo(model, batch: DiscreteBatch, weight: float, penalty: float) -> torch.Tensor:
+def literal_monte_carlo(model, batch: Batch, weight: float, penalty: float) -> torch.Tensor:
     total = torch.zeros(())
     for i in range(len(batch.actions)):
         table, action = weights_of(model, batch.observations[i]), int(batch.actions[i])
@@ -47,7 +45,7 @@ def literal_monte_carlo(model, batch: DiscreteBatch, weight: float, penalty: flo
     return total / len(batch.actions)
 
 
-def literal_td(model, target, behaviour, batch: DiscreteBatch, discount, weight, penalty) -> torch.Tensor:
+def literal_td(model, target, behaviour, batch: Batch, discount, weight, penalty) -> torch.Tensor:
     total = torch.zeros(())
     for i in range(len(batch.actions)):
         table, action = weights_of(model, batch.observations[i]), int(batch.actions[i])
@@ -55,7 +53,7 @@ def literal_td(model, target, behaviour, batch: DiscreteBatch, discount, weight,
         if behaviour is None:
             policy = following.sum(1) / following.sum()
         else:
-            scores = behaviour.head(behaviour.encoder(batch.next_observations[i : i + 1]))[0].detach().exp()
+            scores = behaviour.outputs(behaviour.encoder(batch.next_observations[i : i + 1]))[0].detach().exp()
             policy = scores / scores.sum()
         mixture = sum(policy[a] * following[a] / following[a].sum() for a in range(len(policy)))
         used = 0.0 if bool(batch.done[i]) else discount
@@ -65,7 +63,7 @@ def literal_td(model, target, behaviour, batch: DiscreteBatch, discount, weight,
         total = total - torch.log(sum(table[action]) / sum(sum(other) for other in table))
         total = total + penalty * sum(torch.log(sum(other)) ** 2 for other in table) / len(table)
         if behaviour is not None:
-            scores = behaviour.head(behaviour.encoder(batch.observations[i : i + 1]))[0].exp()
+            scores = behaviour.outputs(behaviour.encoder(batch.observations[i : i + 1]))[0].exp()
             total = total - torch.log(scores[action] / sum(scores))
     return total / len(batch.actions)
 
@@ -82,7 +80,7 @@ def test_monte_carlo_loss_equals_its_transcription(weight: float, penalty: float
 def test_distributional_loss_equals_its_transcription(weight: float, penalty: float, cloned: bool) -> None:
     model, target, batch = joint_model(0), joint_model(1), random_batch()
     torch.manual_seed(2)
-    behaviour = DiscreteCloning(VectorEncoder(4, (8, 8)), 3) if cloned else None
+    behaviour = create(CloningConfig(hidden=(8, 8)), discrete_facts()).model if cloned else None
     trained = [model, behaviour] if behaviour is not None else [model]
     fast = distributional_td_loss(model, target, behaviour, batch, 0.95, weight, penalty)["loss"]
     slow = literal_td(model, target, behaviour, batch, 0.95, weight, penalty)
@@ -92,18 +90,19 @@ def test_distributional_loss_equals_its_transcription(weight: float, penalty: fl
 
 
 def test_baseline_losses_are_categorical_likelihoods() -> None:
-    batch = random_batch()
-    cloning = DiscreteCloning(VectorEncoder(4, (8, 8)), 3)
-    logits = cloning.head(cloning.encoder(batch.observations))
+    batch, facts = random_batch(), discrete_facts()
+    cloning = create(CloningConfig(hidden=(8, 8)), facts)
+    logits = cloning.model.outputs(cloning.model.encoder(batch.observations))
     oracle = -torch.distributions.Categorical(logits=logits).log_prob(batch.actions).mean()
-    assert_same_gradients(cloning_loss(cloning, batch)["loss"], oracle, cloning)
-    vanilla = DiscreteVanilla(VectorEncoder(4, (8, 8)), 3, BUCKETS)
-    features = vanilla.encoder(batch.observations)
-    logits = vanilla.policy(torch.cat([features, batch.returns.unsqueeze(-1) / 10], -1))
+    assert_same_gradients(cloning.loss(batch, None)["loss"], oracle, cloning.model)
+    vanilla = create(VanillaConfig(hidden=(8, 8), buckets=11, value_range=(0.0, 10.0)), facts)
+    model = vanilla.model
+    features = model.encoder(batch.observations)
+    logits = model.policy(torch.cat([features, batch.returns.unsqueeze(-1) / 10], -1))
     oracle = -torch.distributions.Categorical(logits=logits).log_prob(batch.actions).mean()
-    labels = BUCKETS.encode(batch.returns)
-    value = -torch.distributions.Categorical(logits=vanilla.value(features.detach())).log_prob(labels).mean()
-    assert_same_gradients(vanilla_loss(vanilla, batch)["loss"], oracle + value, vanilla)
+    labels = model.buckets.encode(batch.returns)
+    value = -torch.distributions.Categorical(logits=model.value.net(features.detach())).log_prob(labels).mean()
+    assert_same_gradients(vanilla.loss(batch, None)["loss"], oracle + value, model)
 
 
 # -- the exact chain ---------------------------------------------------------------------------------------------
@@ -113,7 +112,7 @@ def learned(**options) -> JointTable:
     """A table-like model (one-hot states, no hidden layer) fitted on the chain; its table of every state."""
     settings = {"steps": 600, "hidden": (), "buckets": 9, "value_range": (0.0, 2.0), "bucket_scheme": "paper_grid",
                 "learning_rate": 0.05, "target_every": 30, "device": "cpu"}  # fmt: skip
-    run = fit_discrete(DiscreteConfig(**{**settings, **options}), WholeData(CHAIN.dataset()))
+    run = fit(JointConfig(**{**settings, **options}), whole(CHAIN.dataset()))
     with torch.no_grad():
         return run.model(torch.eye(CHAIN.states))
 
@@ -138,9 +137,9 @@ def test_the_chain_is_what_it_says() -> None:
 
 
 @pytest.mark.parametrize("options", [
-    {"learner": "monte_carlo"},
-    {"learner": "distributional_td", "action_penalty": 0.0},
-    {"learner": "distributional_td", "action_penalty": 0.0, "next_policy": "own"},
+    {"objective": "monte_carlo"},
+    {"objective": "distributional_td", "action_penalty": 0.0},
+    {"objective": "distributional_td", "action_penalty": 0.0, "next_policy": "own"},
 ], ids=["monte_carlo", "distributional_td", "own"])  # fmt: skip
 def test_both_learners_find_the_exact_return_distributions(options: dict) -> None:
     """p(R|s,a) of every state and action within 0.02 in total variation (uninformed: over 0.5), p(a|s) within 0.02."""
@@ -162,7 +161,7 @@ def penalised_policy(policy: np.ndarray, weight: float) -> np.ndarray:
 
 
 def test_the_action_penalty_flattens_the_prior_and_leaves_returns_alone() -> None:
-    table = learned(learner="distributional_td")  # the released code's weights: 20 on returns, penalty 0.5
+    table = learned(objective="distributional_td")  # the released code's weights: 20 on returns, penalty 0.5
     distance = np.abs(table.log_returns_of_actions().exp().numpy() - CHAIN.exact()).sum(-1) / 2
     assert distance.max() < 0.02
     flattened = penalised_policy(CHAIN.policy, 0.5)

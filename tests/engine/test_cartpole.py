@@ -12,17 +12,15 @@ import torch
 
 from brrcrl_lib.data.minari import load_dataset
 from brrcrl_lib.data.vectors import OfflineDataset
-from brrcrl_lib.discrete.build import DiscreteConfig
-from brrcrl_lib.discrete.data import VectorData
-from brrcrl_lib.discrete.policies import DiscreteInference, make_discrete_policy
-from brrcrl_lib.discrete.train import DiscreteRun, fit_discrete
 from brrcrl_lib.evaluate import Evaluation, evaluate
+from brrcrl_lib.methods.base import config_for
 from brrcrl_lib.tools.agents.vectors import Actor, DqnActor, SacActor, check_fit
 from brrcrl_lib.tools.collecting.collect import CollectConfig, collect, read_curve
 from brrcrl_lib.tools.collecting.learners import make_learner
 from brrcrl_lib.tools.publishing.publish import PublishConfig, publish
 from brrcrl_lib.tools.publishing.rollout import RolloutConfig, rollout
 from brrcrl_lib.tools.publishing.verify import verify
+from brrcrl_lib.training import Run, fit
 
 AGENT = {"hidden": (64, 64), "learning_rate": 1e-3, "batch_size": 64, "update_every": 1, "random_steps": 400,
          "snapshot_every": 1_000, "evaluation_episodes": 4}  # fmt: skip
@@ -49,9 +47,9 @@ def replay(published) -> OfflineDataset:
     return load_dataset("brrcrl/cartpole/medium-replay-v0", root=published, discount=0.95)
 
 
-def fitted(dataset: OfflineDataset, **options) -> DiscreteRun:
+def fitted(dataset: OfflineDataset, method: str = "br_rcrl_joint", **options) -> Run:
     settings = {"steps": 800, "hidden": (128, 128), "learning_rate": 1e-3, "device": "cpu"}
-    return fit_discrete(DiscreteConfig(**{**settings, **options}), VectorData(dataset))
+    return fit(config_for(method, "laptop", "discrete", **{**settings, **options}), dataset)
 
 
 @pytest.fixture(scope="module")
@@ -68,17 +66,17 @@ def shaky(collected, tmp_path_factory) -> list[OfflineDataset]:
 
 
 @pytest.fixture(scope="module")
-def runs(replay) -> dict[str, DiscreteRun]:
+def runs(replay) -> dict[str, Run]:
     return {
-        "monte_carlo": fitted(replay, learner="monte_carlo", return_weight=1.0),
-        "distributional_td": fitted(replay, learner="distributional_td", action_penalty=0.0, target_every=10),
-        "cloning": fitted(replay, method="cloning"),
-        "vanilla": fitted(replay, method="vanilla"),
+        "monte_carlo": fitted(replay, objective="monte_carlo", return_weight=1.0),
+        "distributional_td": fitted(replay, objective="distributional_td", action_penalty=0.0, target_every=10),
+        "cloning": fitted(replay, "cloning"),
+        "vanilla": fitted(replay, "vanilla"),
     }
 
 
-def play(run: DiscreteRun, dataset: OfflineDataset, max_steps: int | None = None, **options) -> Evaluation:
-    policy = make_discrete_policy(run, DiscreteInference(**options))
+def play(run: Run, dataset: OfflineDataset, max_steps: int | None = None, **options) -> Evaluation:
+    policy = run.policy(run.method.Act(**options))
     return evaluate(policy, dataset.make_env, episodes=12, discount=dataset.discount, max_steps=max_steps)
 
 
@@ -139,14 +137,14 @@ def test_policies_load_by_kind(collected, tmp_path) -> None:
 # -- the models ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("learner", ["monte_carlo", "distributional_td"])
-def test_returns_of_fresh_episodes_are_calibrated(shaky, learner: str) -> None:
+@pytest.mark.parametrize("objective", ["monte_carlo", "distributional_td"])
+def test_returns_of_fresh_episodes_are_calibrated(shaky, objective: str) -> None:
     """How often the return reaches theta_delta(s), against how often p(R|s) says it should: within 0.1.
 
     The second dataset comes from the same policy and other seeds, some 130 episodes.
     """
     train, fresh = shaky
-    model = fitted(train, learner=learner, target_every=10, return_weight=1.0).model
+    model = fitted(train, objective=objective, target_every=10, return_weight=1.0).model
     with torch.no_grad():
         distribution = model(fresh.observations).log_returns().exp()
     for delta in (0.1, 0.5, 0.9):
@@ -162,9 +160,9 @@ def test_returns_of_fresh_episodes_are_calibrated(shaky, learner: str) -> None:
 def test_conditioning_on_high_returns_beats_the_clone(runs, replay) -> None:
     """Draws from pi^delta with delta = 0.1 against draws from p(a|s): the comparison that Theorem 1 is about."""
     clone = play(runs["cloning"], replay, mode="sample", epsilon=0.0).returns.mean()
-    for learner in ("monte_carlo", "distributional_td"):
-        conditioned = play(runs[learner], replay, mode="sample", epsilon=0.0).returns.mean()
-        assert conditioned > 1.5 * clone, learner
+    for objective in ("monte_carlo", "distributional_td"):
+        conditioned = play(runs[objective], replay, mode="sample", epsilon=0.0).returns.mean()
+        assert conditioned > 1.5 * clone, objective
 
 
 def test_every_rule_plays_and_leaves_a_trace(runs, replay) -> None:

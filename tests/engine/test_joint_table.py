@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from discrete_cases import BUCKETS, random_batch
+from discrete_cases import BUCKETS, discrete_facts, literal_projection, random_batch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from brrcrl_lib.discrete.encoders import CONVOLUTIONS, PixelEncoder, channels_last, make_encoder
-from brrcrl_lib.discrete.losses import project
-from brrcrl_lib.discrete.models import DiscreteVanilla, JointReturnModel
-from brrcrl_lib.discrete.table import JointTable
+from brrcrl_lib.methods.base import create
+from brrcrl_lib.methods.br_rcrl_joint import JointReturnModel, JointTable, project
+from brrcrl_lib.methods.vanilla import VanillaConfig
+from brrcrl_lib.nets import CONVOLUTIONS, PixelEncoder, channels_last, make_encoder
 from brrcrl_lib.returns import ReturnBuckets
 
 LOGITS = arrays.arrays(
@@ -57,24 +57,6 @@ def test_everything_that_follows_from_the_table_agrees(logits: np.ndarray, data)
     torch.testing.assert_close((-table.energy(bucket)).softmax(-1), reaching, **EXACT)  # Proposition 1
     # nothing below theta is left out at theta = 0, and conditioning on everything changes nothing
     torch.testing.assert_close(table.log_actions_reaching(torch.zeros_like(bucket)).exp(), actions, **EXACT)
-
-
-def literal_projection(probabilities, reward: float, discount: float, buckets: ReturnBuckets) -> np.ndarray:
-    """C51's algorithm 1, one atom at a time."""
-    points = [float(buckets.decode(torch.tensor(j))) for j in range(buckets.count)]
-    result = np.zeros(buckets.count)
-    for j, z in enumerate(points):
-        moved = min(max(reward + discount * z, points[0]), points[-1])
-        position = (moved - points[0]) / buckets.width
-        lower, upper = int(np.floor(position)), int(np.ceil(position))
-        if upper >= buckets.count:
-            lower = upper = buckets.count - 1
-        if lower == upper:
-            result[lower] += probabilities[j]
-        else:
-            result[lower] += probabilities[j] * (upper - position)
-            result[upper] += probabilities[j] * (position - lower)
-    return result
 
 
 @pytest.mark.parametrize("scheme", ["paper_grid", "equal_width"])
@@ -132,7 +114,7 @@ def test_an_encoder_that_does_not_fit_is_refused() -> None:
     assert make_encoder("auto", (4,), (8,)).width == 8
     assert make_encoder("auto", (4,), ()).width == 4
     assert make_encoder("auto", (4, 84, 84), ()).width == 256
-    for kind, shape in (("mlp", (4, 84, 84)), ("nature", (4,)), ("mlp", (4, 84))):
+    for kind, shape in (("mlp", (4, 84, 84)), ("nature", (4,)), ("mlp", (4, 84)), ("none", (4, 84, 84))):
         with pytest.raises(ValueError, match="cannot read observations"):
             make_encoder(kind, shape, (8,))
     with pytest.raises(ValueError, match="did you mean 'nature'"):
@@ -142,7 +124,7 @@ def test_an_encoder_that_does_not_fit_is_refused() -> None:
 
 
 def test_the_value_head_of_vanilla_leaves_the_encoder_alone() -> None:
-    model = DiscreteVanilla(make_encoder("mlp", (4,), (8, 8)), 3, BUCKETS)
+    model = create(VanillaConfig(hidden=(8, 8), value_range=(0.0, 10.0)), discrete_facts()).model
     model.log_returns(model.encoder(random_batch().observations)).sum().backward()
     assert all(weight.grad is None for weight in model.encoder.parameters())
     assert all(weight.grad is not None for weight in model.value.parameters())

@@ -1,0 +1,298 @@
+"""Training, the same for every method: deterministic, resumable to the bit, device-agnostic, careful with the disk."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from discrete_cases import discrete_dataset
+from frame_cases import random_frames
+from safetensors.torch import save_file
+from synthetic import synthetic_dataset
+
+from brrcrl_lib.base.errors import KitError
+from brrcrl_lib.checkpoints import Checkpoint, CheckpointError
+from brrcrl_lib.data.batch import KINDS, Source
+from brrcrl_lib.methods.base import Method, config_for, create, methods
+from brrcrl_lib.training import export_model, fit, load_run
+
+TINY = {"steps": 20, "batch_size": 16, "log_every": 5, "checkpoint_every": 10, "device": "cpu"}
+VARIANTS: dict[str, list[dict[str, Any]]] = {
+    "br_rcrl": [{"objective": "authors", "components": 2}, {"objective": "paper"}],
+    "br_rcrl_joint": [
+        {"objective": "monte_carlo"},
+        {"objective": "distributional_td", "target_every": 7},
+        {"objective": "distributional_td", "target_every": 7, "next_policy": "own"},
+    ],
+}
+"""Settings that lead through other code; methods that are not listed have one way to learn."""
+CASES = [
+    pytest.param(name, kind, variant, id=f"{name}-{kind}-{number}")
+    for name, method in methods().items()
+    for kind in method.kinds
+    for number, variant in enumerate(VARIANTS.get(name, [{}]))
+]
+VECTORS = [case for case in CASES if case.values[1] != "pixels"]
+
+
+def source_of(kind: str) -> Source:
+    return {"box": synthetic_dataset, "discrete": discrete_dataset, "pixels": random_frames}[kind]()
+
+
+def tiny(name: str, kind: str, **options: Any) -> Any:
+    """The smoke configuration, smaller still."""
+    sizes = {"hidden": (8, 8)} if hasattr(methods()[name].Config, "hidden") else {}
+    return config_for(name, "smoke", kind, **{**TINY, **sizes, **options})
+
+
+def tensors(path: Path) -> dict[str, torch.Tensor]:
+    return Checkpoint.load(path / "checkpoint.safetensors").tensors
+
+
+def assert_same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> None:
+    assert one.keys() == two.keys()
+    for name in one:
+        assert torch.equal(one[name], two[name]), name
+
+
+@pytest.mark.parametrize(("name", "kind", "variant"), VECTORS)
+def test_twenty_steps_equal_ten_and_ten_resumed(name: str, kind: str, variant: dict, tmp_path: Path) -> None:
+    """Every network and every optimiser, to the last bit."""
+    whole, halves = tmp_path / "whole", tmp_path / "halves"
+    fit(tiny(name, kind, **variant), source_of(kind), whole)
+    fit(tiny(name, kind, **variant, steps=10), source_of(kind), halves)
+    fit(tiny(name, kind, **variant), source_of(kind), halves, resume=True)
+    assert_same(tensors(whole), tensors(halves))
+    assert (whole / "metrics.csv").read_text() == (halves / "metrics.csv").read_text()
+    parts = {key.split("/")[0] for key in tensors(whole)}
+    assert parts == {*load_run(whole, "cpu").method.modules, "optimizer", "generator"}
+
+
+def test_kill_nine_and_resume_give_the_same_weights(tmp_path: Path) -> None:
+    steps = 3_000
+    settings = {**TINY, "negatives": 4, "hidden": (8, 8)}
+    script = f"""
+import sys; sys.path.insert(0, {str(Path(__file__).parent.parent)!r})
+from pathlib import Path
+from synthetic import synthetic_dataset
+from brrcrl_lib.methods.br_rcrl import BrRcrlConfig
+from brrcrl_lib.training import fit
+fit(BrRcrlConfig(**{ {**settings, "steps": steps}!r}), synthetic_dataset(), Path({str(tmp_path / "killed")!r}))
+"""
+    root = Path(__file__).parent.parent.parent
+    process = subprocess.Popen([sys.executable, "-c", script], env={**os.environ, "OMP_NUM_THREADS": "1"}, cwd=root)
+    checkpoint = tmp_path / "killed/checkpoint.safetensors"
+    while not checkpoint.exists():
+        assert process.poll() is None, "training ended before it could be killed"
+        time.sleep(0.01)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    reached = Checkpoint.load(checkpoint).about["step"]
+    assert 0 < reached < steps, "killed too late to show anything"
+    config = methods()["br_rcrl"].Config(**{**settings, "steps": reached + 15})
+    fit(config, synthetic_dataset(), tmp_path / "killed", resume=True)
+    fit(config, synthetic_dataset(), tmp_path / "whole")
+    assert_same(tensors(tmp_path / "whole"), tensors(tmp_path / "killed"))
+
+
+@pytest.mark.parametrize(("name", "kind", "variant"), VECTORS)
+def test_seeds_decide_everything(name: str, kind: str, variant: dict) -> None:
+    config = tiny(name, kind, **variant, steps=5)
+    torch.manual_seed(1)
+    one = fit(config, source_of(kind)).method.modules
+    torch.manual_seed(2)  # the global generator must not matter
+    two = fit(config, source_of(kind)).method.modules
+    other = fit(replace(config, seed=1), source_of(kind)).method.modules
+    for part in one:
+        assert_same(one[part].state_dict(), two[part].state_dict())
+        assert any(not torch.equal(a, b) for a, b in zip(one[part].parameters(), other[part].parameters(), strict=True))
+
+
+@pytest.mark.parametrize(("name", "kind", "variant"), CASES)
+def test_training_and_acting_never_look_at_a_value(name: str, kind: str, variant: dict) -> None:
+    """On the meta device a tensor left on the CPU, or a Python branch on a value, raises."""
+    source = source_of(kind)
+    method = create(tiny(name, kind, **variant), source.facts())
+    facts = method.facts
+    method.modules = {part: module.to("meta") for part, module in method.modules.items()}
+    method.device = torch.device("meta")
+    method.optimizers = method.make_optimizers()
+    if any("fused" in group for optimizer in method.optimizers.values() for group in optimizer.param_groups):
+        for optimizer in method.optimizers.values():
+            for group in optimizer.param_groups:
+                group["fused"] = False  # the fused kernel has no meta version
+    batch = source.sample(5, torch.Generator().manual_seed(0), method.needs).to("meta")
+    for step in (0, 1):
+        assert method.update(batch, step, None)["loss"].device.type == "meta"
+    policy = method.policy(method.Act(), None)
+    policy.reset(3)
+    dtype = torch.uint8 if kind == "pixels" else torch.float32
+    actions = policy.act(torch.zeros(3, *facts.observation_shape, dtype=dtype, device="meta"))
+    assert actions.device.type == "meta" and len(actions) == 3
+
+
+@pytest.mark.parametrize(("name", "kind", "variant"), CASES)
+def test_a_run_loads_and_acts_as_it_did(name: str, kind: str, variant: dict, tmp_path: Path) -> None:
+    source = source_of(kind)
+    run = fit(tiny(name, kind, **variant, steps=2, batch_size=4), source, tmp_path)
+    again = load_run(tmp_path, "cpu")
+    assert (again.config, again.metrics, again.facts) == (run.config, run.metrics, run.facts)
+    observations = source.sample(6, torch.Generator().manual_seed(0)).observations
+    acts = []
+    for one in (run, again):
+        policy = one.policy(seed=3)
+        policy.reset(6)
+        acts.append(policy.act(observations))
+    assert torch.equal(*acts)
+    export_model(tmp_path, tmp_path / "small.safetensors")
+    assert (tmp_path / "small.safetensors").stat().st_size < (tmp_path / "checkpoint.safetensors").stat().st_size / 3
+    small = load_run(tmp_path / "small.safetensors", "cpu").policy(seed=3)
+    small.reset(6)
+    if kind == "box":
+        torch.testing.assert_close(small.act(observations), acts[0], atol=0.05, rtol=0)
+    assert small.act(observations).shape == acts[0].shape
+
+
+@pytest.mark.parametrize(("name", "kind", "variant"), [case for case in VECTORS if case.values[0] in VARIANTS])
+def test_learning_lowers_the_loss(name: str, kind: str, variant: dict) -> None:
+    config = tiny(name, kind, **variant, steps=300, hidden=(32, 32), log_every=50, learning_rate=2e-3)
+    run = fit(config, source_of(kind))
+    assert run.metrics[-1]["loss"] < run.metrics[0]["loss"] - 0.02
+
+
+# -- bad input ---------------------------------------------------------------------------------------------------
+
+
+def broken(kind: str) -> Any:
+    """Observations that are not numbers, and statistics that are."""
+    source: Any = source_of(kind)
+    standard = source.standardisation()
+    made = replace(source, observations=torch.full_like(source.observations, float("nan")))
+    object.__setattr__(made, "standardisation", lambda: standard)
+    return made
+
+
+@pytest.mark.parametrize(("name", "kind"), [("br_rcrl", "box"), ("br_rcrl_joint", "discrete")])
+def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_checkpoint(name: str, kind: str, tmp_path) -> None:
+    fit(tiny(name, kind, steps=10, held_out=0.0), source_of(kind), tmp_path)
+    before = (tmp_path / "checkpoint.safetensors").read_bytes()
+    with pytest.raises(
+        FloatingPointError, match=r"loss became nan at step 11 \(batch of transitions .*last good checkpoint is"
+    ):
+        fit(tiny(name, kind, held_out=0.0), broken(kind), tmp_path, resume=True)
+    assert (tmp_path / "checkpoint.safetensors").read_bytes() == before
+
+
+def test_a_run_is_never_overwritten_or_mixed(tmp_path: Path) -> None:
+    dataset = synthetic_dataset()
+    fit(tiny("br_rcrl", "box", steps=10), dataset, tmp_path)
+    with pytest.raises(FileExistsError, match="--resume"):
+        fit(tiny("br_rcrl", "box"), dataset, tmp_path)
+    for config, data, message in (
+        (tiny("br_rcrl", "box", objective="paper"), dataset, "objective: authors before, paper now"),
+        (tiny("br_rcrl", "box", discount=0.9), dataset, "discount: None before, 0.9 now"),
+        (tiny("cloning", "box"), dataset, "method: br_rcrl before, cloning now"),
+        (tiny("br_rcrl", "box"), replace(dataset, id="other-v0"), "dataset: test/synthetic-v0 before, other-v0 now"),
+    ):
+        with pytest.raises(CheckpointError, match=message):
+            fit(config, data, tmp_path, resume=True)
+
+
+def test_broken_checkpoints_are_named(tmp_path: Path) -> None:
+    fit(tiny("br_rcrl", "box", steps=10), synthetic_dataset(), tmp_path)
+    path = tmp_path / "checkpoint.safetensors"
+    (tmp_path / "half").mkdir()
+    whole = path.read_bytes()
+    (tmp_path / "half/checkpoint.safetensors").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(CheckpointError, match="corrupt or cut short"):
+        load_run(tmp_path / "half")
+    loaded = Checkpoint.load(path)  # maps the file, which is written anew below
+    stored = Checkpoint({name: tensor.clone() for name, tensor in loaded.tensors.items()}, loaded.about)
+    save_file(stored.tensors, path, metadata={"format": "0", "about": "{}"})
+    with pytest.raises(CheckpointError, match="format 0"):
+        load_run(tmp_path)
+    with pytest.raises(CheckpointError, match="no checkpoint"):
+        load_run(tmp_path / "nowhere")
+    for change, message in (
+        ({"method": "br_rcl"}, "unknown method 'br_rcl'; did you mean 'br_rcrl'"),
+        ({"config": {"steps": 10, "hope": 1}}, "does not fit this version"),
+        ({"facts": {}}, "does not fit this version"),
+    ):
+        Checkpoint(stored.tensors, {**stored.about, **change}).save(path)
+        with pytest.raises(KitError, match=message):
+            load_run(tmp_path)
+    Checkpoint(stored.tensors, {key: value for key, value in stored.about.items() if key != "method"}).save(path)
+    with pytest.raises(CheckpointError, match="does not say which method"):
+        load_run(tmp_path)
+
+
+@pytest.mark.parametrize(("name", "kind", "message"), [
+    ("br_rcrl", "discrete", "br_rcrl needs continuous actions; test/discrete-v0 has vectors and discrete actions"),
+    ("br_rcrl_joint", "box", "br_rcrl_joint needs discrete actions; test/synthetic-v0 has vectors and a box"),
+])  # fmt: skip
+def test_data_that_a_method_cannot_take_is_refused(name: str, kind: str, message: str) -> None:
+    with pytest.raises(KitError, match=message):
+        fit(tiny(name, kind), source_of(kind))
+
+
+@pytest.mark.parametrize(("name", "options", "message"), [
+    ("br_rcrl", {"objective": "author"}, "did you mean 'authors'"),
+    ("br_rcrl", {"fusion": "latte"}, "did you mean 'late'"),
+    ("br_rcrl", {"bucket_range": "papers"}, "did you mean 'paper'"),
+    ("br_rcrl", {"steps": 0}, "steps must be at least 1"),
+    ("br_rcrl", {"uniform_share": 1.2}, "uniform_share must lie in"),
+    ("br_rcrl", {"hidden": (8,)}, "at least two layers"),
+    ("br_rcrl", {"log_std_range": (2.0, -2.0)}, "log_std_range must rise"),
+    ("br_rcrl", {"return_weight": -1.0}, "return_weight must be at least 0"),
+    ("cloning", {"learning_rate": -1.0}, "learning_rate must lie in"),
+    ("cloning", {"learning_rate": float("nan")}, "learning_rate must lie in"),
+    ("cloning", {"held_out": 1.0}, "held_out must lie in"),
+    ("cloning", {"top_share": 0.0}, "top_share must lie in"),
+    ("cloning", {"seed": -1}, "seed must lie in"),
+    ("cloning", {"hidden": (8, 0)}, "at least one unit"),
+    ("vanilla", {"buckets": 1}, "at least 2 buckets"),
+    ("br_rcrl_joint", {"objective": "montecarlo"}, "did you mean 'monte_carlo'"),
+    ("br_rcrl_joint", {"encoder": "naturecnn"}, "did you mean 'nature'"),
+    ("br_rcrl_joint", {"next_policy": "clone"}, "did you mean 'cloned'"),
+    ("br_rcrl_joint", {"target_every": 0}, "target_every must be at least 1"),
+])  # fmt: skip
+def test_wrong_settings_are_refused(name: str, options: dict, message: str) -> None:
+    with pytest.raises(KitError, match=message):
+        methods()[name].Config(**options)
+
+
+# -- presets -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", methods().values(), ids=lambda method: method.name)
+def test_presets_hold_only_differences(method: type[Method]) -> None:
+    """Each entry is a preset, a kind of data, or both; it names fields, and says nothing that was so anyway."""
+    entries, defaults = method.Config.presets, method.Config()
+    sizes = {"smoke", "paper", *KINDS} | {f"{size} {kind}" for size in ("smoke", "paper") for kind in KINDS}
+    assert set(entries) <= sizes
+    for entry, differences in entries.items():
+        size, _, kind = entry.partition(" ")
+        for name, value in differences.items():
+            before = [entries.get(less, {}).get(name) for less in ((size, kind) if kind else ())]
+            assert value != getattr(defaults, name) or any(one not in (None, value) for one in before), (entry, name)
+
+
+def test_the_paper_preset_has_the_papers_sizes() -> None:
+    paper = config_for("br_rcrl", "paper", "box")
+    assert (paper.steps, paper.batch_size, paper.negatives, paper.learning_rate) == (70_000, 512, 256, 5e-4)
+    games = config_for("br_rcrl_joint", "paper", "pixels")
+    sizes = (games.steps, games.batch_size, games.learning_rate, games.return_weight, games.target_every, games.buckets)
+    assert sizes == (3_000_000, 32, 2.5e-4, 20.0, 8_000, 51)
+    td = config_for("br_rcrl_joint", "paper", "pixels", objective="distributional_td")
+    assert (td.penalty, games.penalty) == (0.5, 0.0)
+    rival = config_for("vanilla", "paper", "pixels")
+    assert (rival.steps, rival.batch_size, rival.encoder, rival.buckets) == (3_000_000, 32, "nature", 51)
