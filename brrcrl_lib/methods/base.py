@@ -219,6 +219,9 @@ def _import(name: str) -> None:
             raise KitError(f"{PLUGINS} names the module '{name}', which cannot be imported") from None
         return
     path = Path(name).resolve()
+    there = getattr(sys.modules.get(path.stem), "__file__", None)
+    if there is not None and Path(there).resolve() == path:
+        return  # a worker may have met it already, while unpacking what it was sent
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None or not path.is_file():
         raise KitError(f"{PLUGINS} names {path}, which is no Python file")

@@ -14,7 +14,7 @@ from brrcrl_lib.rewards import reward_to_go
 from brrcrl_lib.worlds import DatasetName
 
 RESULTS = ROOT / "data" / "results"
-REQUIRED = ("key", "dataset", "env", "method", "objective", "variant", "train_seed", "target", "delta", "return_mean",
+REQUIRED = ("key", "dataset", "env", "method", "objective", "variant", "train_seed", "return_mean",
             "returns", "score", "reference", "train_steps", "train_seconds", "preset", "versions",
             "revision")  # fmt: skip
 TRACE_COLUMNS = ("episode", "step", "reward", "target", "predicted")
