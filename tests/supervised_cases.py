@@ -12,6 +12,7 @@ import torch
 from brrcrl_lib.base.errors import KitError
 from brrcrl_lib.checkpoints import Checkpoint
 from brrcrl_lib.data.vectors import OfflineDataset
+from brrcrl_lib.evaluate import play
 from brrcrl_lib.methods.base import Method, create
 from brrcrl_lib.returns import reward_to_go
 from brrcrl_lib.training import fit, load_run
@@ -61,6 +62,9 @@ def check_loading(config: Any, dataset: OfflineDataset, folder: Path) -> None:
     for step in range(3):
         one, two = (policy.act(dataset.observations[step : step + 4]) for policy in policies)
         assert torch.equal(one, two)
+    played = play(loaded, episodes=3, max_steps=6)  # in Hopper, whose shapes the synthetic data have
+    assert len(played.returns) == 3 and set(policies[0].trace) < set(played.trace.columns)
+    assert not played.trace.isna().any().any()
 
 
 def check_never_looks(config: Any, dataset: OfflineDataset) -> None:

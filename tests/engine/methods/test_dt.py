@@ -116,6 +116,17 @@ def test_padding_never_matters(data, dropout: float) -> None:
         torch.testing.assert_close(seen[0][1][name], seen[1][1][name], atol=1e-8, rtol=1e-5)
 
 
+def test_every_token_may_look_somewhere() -> None:
+    """A row of attention without a single place to look would be 0 / 0 on some devices."""
+    mask = torch.tensor([[False, False, True], [False, True, True]])
+    allowed = DecisionTransformer._allowed(torch.zeros(2, 9, 1), mask)
+    assert allowed.shape == (2, 1, 9, 9) and allowed.any(-1).all()
+    for row in range(2):
+        for now in range(9):
+            seen = [past for past in range(9) if past == now or (past < now and mask[row, past // 3])]
+            assert allowed[row, 0, now].nonzero().squeeze(-1).tolist() == seen
+
+
 def test_a_padded_window_predicts_as_the_short_one(data) -> None:
     model = model_of(data)
     batch = data.batch(torch.tensor([1]), Needs(context=4))
