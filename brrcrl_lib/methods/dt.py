@@ -99,7 +99,7 @@ class DtAct:
 
     target_return: float | None = None
     """Return to ask for at the start; None: its paper's for the world (hopper 3,600, halfcheetah 12,000, walker2d
-    5,000), and the data's largest elsewhere or where the data's returns are discounted or clipped."""
+    5,000), whatever the data reach, and the data's largest elsewhere or where returns are discounted or clipped."""
     share: float = 1.0
     """Ask for this share of it."""
 
