@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from brrcrl_lib.base.files import settle
 from brrcrl_lib.data.frame_format import (
     ENDED,
     EPISODE,
@@ -63,6 +64,7 @@ class FrameStore:
         resident_bytes: int = RESIDENT_BYTES,
     ) -> None:
         self.folder = Path(folder)
+        settle(self.folder)
         found = read_about(self.folder)
         self.shape: tuple[int, int] = tuple(found["shape"])
         self.about: dict[str, Any] = found["about"]
@@ -225,6 +227,7 @@ def open_frames(name: str | Path, root: Path | str | None = None, **options: Any
     """The store `name` under `frames_root(root)`, or at that path; `options` are those of `FrameStore`."""
     base = frames_root(root)
     for folder in (base / name, Path(name)):
+        settle(folder)
         if (folder / "store.json").is_file():
             return FrameStore(folder, **options)
     here = sorted(
