@@ -223,6 +223,12 @@ class FrameStore:
         )
 
 
+def is_frames(name: str | Path) -> bool:
+    """Whether a dataset id is that of frames: by its name, or because a store of that name is there."""
+    places = (frames_root() / name, Path(name))
+    return str(name).split("/")[0] in ("ladder", "sample") or any((place / "store.json").is_file() for place in places)
+
+
 def open_frames(name: str | Path, root: Path | str | None = None, **options: Any) -> FrameStore:
     """The store `name` under `frames_root(root)`, or at that path; `options` are those of `FrameStore`."""
     base = frames_root(root)

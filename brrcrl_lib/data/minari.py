@@ -141,7 +141,9 @@ def _check_rows(dataset_id: str, flat: FlatEpisodes, observations: gym.Space, ac
     for name, shape in {**rows, "terminations": (), "truncations": ()}.items():
         values = getattr(flat, name)
         if values.shape[1:] != shape:
-            raise DatasetError(f"{dataset_id} holds {name} of shape {values.shape[1:]} per step; its spaces say {shape}")
+            raise DatasetError(
+                f"{dataset_id} holds {name} of shape {values.shape[1:]} per step; its spaces say {shape}"
+            )
     for name in ("observations", "actions"):
         with np.errstate(over="ignore"):
             finite = np.isfinite(getattr(flat, name).astype(np.float32, copy=False)).all()
@@ -202,7 +204,9 @@ def parse_env_spec(text: str | dict[str, Any] | None) -> EnvSpec | None:
     if text is None:
         return None
     where = "env_spec in metadata.json"
-    name = parse_json(text if isinstance(text, str) else json.dumps(text), where, {"id": ENV_ID}, None, DatasetError)["id"]
+    name = parse_json(text if isinstance(text, str) else json.dumps(text), where, {"id": ENV_ID}, None, DatasetError)[
+        "id"
+    ]
     try:
         return gym.envs.registration.registry.get(name) or EnvSpec(name)
     except gym.error.Error as error:

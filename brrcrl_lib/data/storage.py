@@ -246,6 +246,8 @@ def part_paths(folder: Path) -> list[Path]:
     file = folder / "main_data.hdf5"
     with reading(file), h5py.File(file, "r") as view:
         names = json.loads(view.attrs.get(PARTS_ATTRIBUTE, "[]"))
-    if not isinstance(names, list) or not all(re.fullmatch(r"(\.\./)*([-\w]+/)*part-\d+\.hdf5", str(name)) for name in names):
+    if not isinstance(names, list) or not all(
+        re.fullmatch(r"(\.\./)*([-\w]+/)*part-\d+\.hdf5", str(name)) for name in names
+    ):
         raise DatasetError(f"{file} names parts that are no files of a dataset: {names}")
     return [(folder / name).resolve() for name in names]
