@@ -161,7 +161,7 @@ def _float32(values: np.ndarray) -> torch.Tensor:
 
 def _vector_spaces(dataset_id: str, metadata: dict[str, Any]) -> tuple[gym.Space, gym.Space]:
     """The dataset's spaces, which must be a vector and a box or a set of actions."""
-    if "observation_space" in metadata and "action_space" in metadata:
+    if metadata.get("observation_space") is not None and metadata.get("action_space") is not None:
         observation_space, action_space = (
             _parse_space(dataset_id, name, metadata[name]) for name in ("observation_space", "action_space")
         )
