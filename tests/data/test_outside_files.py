@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import lzma
 import multiprocessing
@@ -24,7 +25,7 @@ from brrcrl_lib.data.hdf5 import new_file
 from brrcrl_lib.data.minari import load_dataset, parse_env_spec
 from brrcrl_lib.data.registry import list_datasets
 from brrcrl_lib.data.samples import import_sample
-from brrcrl_lib.data.storage import part_paths
+from brrcrl_lib.data.storage import FlatEpisodes, part_paths, write_dataset
 from brrcrl_lib.tools.publishing.pack import export_sample
 from brrcrl_lib.tools.publishing.verify import verify
 
@@ -158,14 +159,12 @@ def test_views_name_parts_of_datasets_only(tmp_path, env) -> None:
 
 def test_overwriting_a_dataset_keeps_those_below_it_and_everything_that_is_none(tmp_path, env) -> None:
     episodes = made_up_episodes(env)
-    write(tmp_path, "a/p-v0", episodes, env)
-    write(tmp_path, "a/p-v0/child-v0", episodes, env)
+    write(tmp_path, "some/p-v0", episodes, env)
+    write(tmp_path, "some/p-v0/child-v0", episodes, env)
     options = {"env_spec": env.spec, "observation_space": env.observation_space, "action_space": env.action_space}
-    from brrcrl_lib.data.storage import FlatEpisodes, write_dataset
-
-    write_dataset(tmp_path, "a/p-v0", [FlatEpisodes.from_episodes(episodes[:2])], card={}, overwrite=True, **options)
-    assert list_datasets(tmp_path) == ["a/p-v0", "a/p-v0/child-v0"]
-    assert load_dataset("a/p-v0", root=tmp_path).episodes == 2
+    write_dataset(tmp_path, "some/p-v0", [FlatEpisodes.from_episodes(episodes[:2])], card={}, overwrite=True, **options)
+    assert list_datasets(tmp_path) == ["some/p-v0", "some/p-v0/child-v0"]
+    assert load_dataset("some/p-v0", root=tmp_path).episodes == 2
     (tmp_path / "mine" / "p-v0" / "data").mkdir(parents=True)
     (tmp_path / "mine" / "p-v0" / "data" / "thesis.txt").write_text("precious")
     with pytest.raises(KitError, match=r"has no metadata\.json"):
@@ -184,9 +183,12 @@ def test_an_interrupted_replacement_is_put_back_on_the_next_use(tmp_path, env) -
 def test_a_full_disk_does_not_crash_hdf5(tmp_path, monkeypatch) -> None:
     """Nothing of HDF5 touches the disk: the whole file is one write of Python's."""
     written: list[Path] = []
-    monkeypatch.setattr(
-        Path, "write_bytes", lambda self, content: written.append(self) or (_ for _ in ()).throw(OSError(28, "full"))
-    )
+
+    def fail(self: Path, content: bytes) -> int:
+        written.append(self)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", fail)
     with pytest.raises(OSError, match="no space left"), new_file(tmp_path / "x.hdf5") as file:
         file["a"] = np.zeros(10)
         assert not list(tmp_path.iterdir())
