@@ -7,13 +7,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from brrcrl_lib.base.errors import KitError
-from brrcrl_lib.base.files import atomic_path
+from brrcrl_lib.base.tensors import load_tensors, save_tensors, section
 
 FORMAT = 2
 """Raised whenever an older checkpoint would be read wrongly."""
@@ -31,26 +28,19 @@ class Checkpoint:
     about: dict[str, Any]
 
     def section(self, name: str) -> dict[str, Tensor]:
-        prefix = f"{name}/"
-        return {key.removeprefix(prefix): value for key, value in self.tensors.items() if key.startswith(prefix)}
+        return section(self.tensors, name)
 
     def save(self, path: Path) -> None:
-        with atomic_path(path) as temporary:
-            save_file(
-                {name: tensor.detach().cpu().contiguous().clone() for name, tensor in self.tensors.items()},
-                temporary,
-                metadata={"format": str(FORMAT), "about": json.dumps(self.about, sort_keys=True, default=str)},
-            )
+        about = json.dumps(self.about, sort_keys=True, default=str)
+        save_tensors(path, self.tensors, {"format": str(FORMAT), "about": about})
 
     @classmethod
-    def load(cls, path: Path, device: torch.device | str = "cpu") -> Checkpoint:
+    def load(cls, path: Path) -> Checkpoint:
         if not path.exists():
             raise CheckpointError(f"no checkpoint at {path}; train one with `brrcrl train METHOD --out {path.parent}`")
         try:
-            with safe_open(path, "pt", device=str(device)) as file:
-                metadata = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-        except Exception as error:
+            metadata, tensors = load_tensors(path)
+        except KitError as error:
             raise CheckpointError(f"{path} is corrupt or cut short ({error}); train it again or restore it") from None
         if metadata.get("format") != str(FORMAT):
             raise CheckpointError(
@@ -62,20 +52,6 @@ class Checkpoint:
 def checkpoint_file(run: Path) -> Path:
     """The checkpoint of a run directory; a file such as data/models/x.safetensors is its own."""
     return run / "checkpoint.safetensors" if run.is_dir() or run.suffix != ".safetensors" else run
-
-
-def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Adam's moments and step counts, flat."""
-    state = optimizer.state_dict()["state"]
-    return {f"{index}/{name}": value for index, entries in state.items() for name, value in entries.items()}
-
-
-def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    state: dict[int, dict[str, Tensor]] = {}
-    for key, value in tensors.items():
-        index, name = key.split("/")
-        state.setdefault(int(index), {})[name] = value
-    optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
 
 
 def config_dict(config: Any) -> dict[str, Any]:

@@ -18,6 +18,7 @@ import tyro
 from brrcrl_lib.base.config import did_you_mean
 from brrcrl_lib.base.errors import KitError
 from brrcrl_lib.base.files import ROOT
+from brrcrl_lib.base.limits import check_settings
 
 
 @dataclass(frozen=True)
@@ -137,6 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         wanted = getattr(module, config_name)
         # A function reads the words itself: which flags there are, and what they start from, depends on some of them.
         config = tyro.cli(wanted, prog=f"brrcrl {command}", args=rest) if isinstance(wanted, type) else wanted(rest)
+        check_settings(config)
         result = getattr(module, function_name)(config)
     except KeyboardInterrupt:
         print(f"\nbrrcrl {command}: stopped", file=sys.stderr)

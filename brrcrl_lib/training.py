@@ -18,13 +18,12 @@ from torch import Tensor
 
 from brrcrl_lib.base.devices import generator, pick_device, track
 from brrcrl_lib.base.files import git_revision, versions, write_csv, write_json
+from brrcrl_lib.base.tensors import optimizer_tensors, restore_optimizer
 from brrcrl_lib.checkpoints import (
     Checkpoint,
     CheckpointError,
     checkpoint_file,
     config_dict,
-    optimizer_tensors,
-    restore_optimizer,
 )
 from brrcrl_lib.data.batch import Facts, Source
 from brrcrl_lib.methods.base import Method, create, method_named

@@ -1,11 +1,20 @@
-"""Files that survive a kill: every write goes to a temporary name and is renamed when it is whole."""
+"""Files that survive a kill: every write goes to a temporary name and is renamed when it is whole.
+
+Names that begin with a dot and end so are the kit's own: `.x.123.partial` is being written by process 123 (and swept
+by the next writer of x once that has died), `.x.old` was just replaced (`settle` sweeps it, or puts it back),
+`.x.lock` keeps a second writer out.
+"""
 
 from __future__ import annotations
 
 import csv
+import errno
+import glob
+import hashlib
 import json
 import os
 import platform
+import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,6 +22,8 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+from brrcrl_lib.base.errors import KitError
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 """The repository: `data/`, `figures/` and `notebooks/` lie here."""
@@ -25,12 +36,132 @@ def atomic_path(path: Path | str) -> Iterator[Path]:
     """Yield a temporary sibling of `path`; rename it to `path` if the block succeeds, else remove it."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    temporary = partial_path(path)
     try:
         yield temporary
         temporary.replace(path)
+    except OSError as error:
+        raise explain(error, path) from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def explain(error: OSError, path: Path) -> OSError:
+    """A full disk in words; any other error as it is."""
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return error
+    return OSError(f"no space left for {path}; free some and repeat the command (what was there before is kept)")
+
+
+def partial_path(path: Path) -> Path:
+    """Where this process prepares `path`; what processes that have died left there is removed."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
+        number = left.name.split(".")[-2]
+        if number.isdigit() and not _alive(int(number)):
+            remove(left)
+    return path.with_name(f".{path.name}.{os.getpid()}.partial")
+
+
+def _alive(process: int) -> bool:
+    if os.name == "nt":  # asking would interrupt it
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        return True
+    return True
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def check_replaceable(target: Path, marker: str, overwrite: bool) -> None:
+    """Refuse to write over `target`, unless it is free, or `overwrite` is set and it is one folder of the kit's own.
+
+    The kit's own has the file `marker` in it, and no other such file further down: that would be lost with it.
+    """
+    settle(target)
+    if not os.path.lexists(target):
+        return
+    if not overwrite:
+        raise KitError(f"{target} exists; choose another place or pass --overwrite")
+    if not (target / marker).is_file():
+        raise KitError(f"{target} has no {marker}, so it is not replaced; choose another place or remove it yourself")
+    inside = [file.parent for file in target.rglob(marker) if file.parent != target]
+    if inside:
+        raise KitError(f"{target} is not replaced, because {inside[0]} lies in it; choose another place or move that")
+
+
+def replace_folder(fresh: Path, target: Path) -> None:
+    """Put `fresh` in the place of `target`. Killed at any moment, `settle` finds the old one or the new one whole."""
+    settle(target)
+    old = _old(target)
+    with locked(old, wait=True):
+        if target.exists():
+            target.replace(old)
+        fresh.replace(target)
+        remove(old)
+
+
+def settle(target: Path) -> None:
+    """If a replacement was interrupted, put the old folder back, or remove it if the new one is in place."""
+    if target.name in ("", "..") or not _old(target).exists():
+        return
+    with locked(_old(target), wait=True):  # a replacement that is under way ends first
+        if target.exists():
+            remove(_old(target))
+        elif _old(target).exists():
+            _old(target).replace(target)
+
+
+def settle_below(base: Path) -> None:
+    """`settle` for all folders below `base`."""
+    for old in base.rglob(".*.old"):
+        settle(old.with_name(old.name[1:-4]))
+
+
+def _old(target: Path) -> Path:
+    return target.with_name(f".{target.name}.old")
+
+
+@contextmanager
+def locked(target: Path, wait: bool = False) -> Iterator[None]:
+    """Keep other writers of `target` out; the system gives the lock back when the process ends, however it ends.
+
+    If there is another, wait for it or complain. Where the system has no such locks (Windows), nothing is locked.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    path = target.with_name(f".{target.name}.lock")
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except BlockingIOError:
+                raise KitError(f"another process is writing {target}; wait for it, or end it") from None
+            if not path.exists() or not os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                continue  # whoever held it has removed the file meanwhile
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)
+            return
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_json(path: Path | str, value: Any) -> None:

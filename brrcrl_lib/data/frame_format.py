@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from brrcrl_lib.base.files import ROOT
+from brrcrl_lib.base.limits import RECORD, TEXT, check_fields, each, read_json, whole
 from brrcrl_lib.data.registry import DatasetError
 
 FORMAT, VERSION = "brrcrl-frames", 1
@@ -39,19 +40,29 @@ def frames_root(root: Path | str | None = None) -> Path:
     return Path(root or os.environ.get("BRRCRL_FRAMES_PATH") or ROOT / "runs" / "frames")
 
 
+FIELDS = {
+    "steps": whole(0),
+    "episodes": whole(0),
+    "open_steps": whole(0),
+    "shape": each(whole(1, 4_096), 2),
+    "about": RECORD,
+}
+ABOUT = {"env": TEXT, "action_count": whole(1, 256), "policies": each(RECORD)}
+"""What every store says of itself, and what some say of what is in them."""
+
+
 def read_about(folder: Path) -> dict[str, Any]:
     """The contents of store.json, or one sentence about what is wrong with it."""
     path = folder / "store.json"
-    try:
-        found = json.loads(path.read_text())
-    except FileNotFoundError:
-        raise DatasetError(f"no frame store at {folder}: it has no store.json") from None
-    except (OSError, ValueError) as error:
-        raise DatasetError(f"{path} cannot be read: {error}") from error
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
+    if not path.exists():
+        raise DatasetError(f"no frame store at {folder}: it has no store.json")
+    found = read_json(path, {}, None, DatasetError)
+    if found.get("format") != FORMAT:
         raise DatasetError(f"{path} does not describe a frame store")
     if found.get("version") != VERSION:
         raise DatasetError(f"{folder} is a frame store of version {found.get('version')}; this kit reads {VERSION}")
+    check_fields(found, path, FIELDS, {"progress": RECORD}, DatasetError)
+    check_fields(found["about"], f"{path} (about)", {}, ABOUT, DatasetError)
     return found
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from brrcrl_lib.base.files import write_json
+from brrcrl_lib.base.files import check_replaceable, explain, locked, remove, replace_folder, write_json
 from brrcrl_lib.data.frame_format import (
     ENDED,
     EPISODE,
@@ -40,29 +39,38 @@ class FrameWriter:
     def __init__(
         self, target: Path, about: dict[str, Any], shape: tuple[int, int] = SHAPE, overwrite: bool = False
     ) -> None:
-        if target.exists() and not overwrite:
-            raise DatasetError(f"{target} exists; choose another place or pass --overwrite")
         self.target, self.shape = target, shape
         self.folder = staging_folder(target)
         self.about: dict[str, Any] = json.loads(json.dumps(about, default=str))
         self.steps = self.episodes = self.open_steps = self.committed = 0
         self.progress: dict[str, Any] = {}
-        self.resumed = self._restore()
-        self._new_parents = [parent for parent in self.folder.parents if not parent.exists()]
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.finished = False
         self._files: dict[str, BinaryIO] = {}
-        for name, size in file_sizes(self.steps, self.episodes, shape).items():
+        self._new_parents = [parent for parent in self.folder.parents if not parent.exists()]
+        self._held = ExitStack()
+        self._held.enter_context(locked(target))  # before anything is looked at: another may be writing or finishing
+        try:
+            check_replaceable(target, "store.json", overwrite)
+            self.resumed = self._restore()
+            self._open()
+        except BaseException:
+            self.close()
+            self._remove_new_parents()
+            raise
+
+    def _open(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for name, size in file_sizes(self.steps, self.episodes, self.shape).items():
             path = self.folder / name
             path.touch()
             self._files[name] = path.open("r+b")
-            _lock(self._files[name], self.folder)
             self._files[name].truncate(size)  # cuts a torn tail off, and makes the black frames of a new store
             self._files[name].seek(size)
 
     def _restore(self) -> bool:
         """Take up what was committed; True if there was anything."""
         if not (self.folder / "store.json").exists():
-            shutil.rmtree(self.folder, ignore_errors=True)
+            remove(self.folder)
             return False
         found = read_about(self.folder)
         if found["about"] != self.about or tuple(found["shape"]) != self.shape:
@@ -78,7 +86,7 @@ class FrameWriter:
             if not path.is_file() or path.stat().st_size < size:
                 raise DatasetError(f"{path} is shorter than store.json says; remove {self.folder} to begin anew")
         self.steps, self.episodes = self.committed, _ = found["steps"], found["episodes"]
-        self.open_steps, self.progress = found["open_steps"], found["progress"]
+        self.open_steps, self.progress = found["open_steps"], found.get("progress", {})
         return True
 
     def append(
@@ -110,9 +118,12 @@ class FrameWriter:
             finished["length"] = np.diff(ends, prepend=-1)
             finished["length"][0] += self.open_steps
             finished["policy"], finished["seed"] = policy, seed
-        self._files["frames.u8"].write(np.ascontiguousarray(frames).data)
-        self._files["steps.bin"].write(records.tobytes())
-        self._files["episodes.bin"].write(finished.tobytes())
+        try:
+            self._files["frames.u8"].write(np.ascontiguousarray(frames).data)
+            self._files["steps.bin"].write(records.tobytes())
+            self._files["episodes.bin"].write(finished.tobytes())
+        except OSError as error:
+            raise explain(error, self.folder) from error
         self.steps += count
         self.episodes += len(ends)
         self.open_steps = count - 1 - int(ends[-1]) if len(ends) else self.open_steps + count
@@ -144,9 +155,12 @@ class FrameWriter:
 
     def commit(self, **progress: Any) -> None:
         """From here on, a kill loses nothing of what was appended so far."""
-        for file in self._files.values():
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            for file in self._files.values():
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise explain(error, self.folder) from error
         self.progress, self.committed = progress, self.steps
         self._describe(self.folder, self.about, progress)
 
@@ -162,22 +176,32 @@ class FrameWriter:
         if not self.episodes:
             raise DatasetError(f"{self.target} would hold no finished episode")
         self.commit(**self.progress)
-        self.close()
-        if self.target.exists():
-            shutil.rmtree(self.target)
-        self.folder.replace(self.target)
+        self._close_files()
+        replace_folder(self.folder, self.target)
         self.about |= json.loads(json.dumps(about, default=str))
         self._describe(self.target, self.about, {})
+        self.finished = True
+        self.close()
         return self.target
 
     def close(self) -> None:
+        """Let go of the files and of the lock."""
+        self._close_files()
+        self._held.close()
+
+    def _close_files(self) -> None:
         for file in self._files.values():
-            file.close()
+            with suppress(OSError):  # on a full disk what was not committed cannot be written, and does not count
+                file.close()
 
     def discard(self) -> None:
         """Give up: remove what was written, committed or not."""
+        self._close_files()
+        remove(self.folder)
         self.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._remove_new_parents()
+
+    def _remove_new_parents(self) -> None:
         for parent in self._new_parents:
             with suppress(OSError):  # somebody else put something there
                 parent.rmdir()
@@ -188,26 +212,14 @@ class FrameWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
-        if not (self.folder / "store.json").exists():  # nothing was committed, so nothing is left
+        if not self.finished and not (self.folder / "store.json").exists():  # nothing was committed: nothing is left
             self.discard()
+        self.close()
 
 
 def staging_folder(target: Path) -> Path:
     """Where a store grows until it is whole."""
     return target.with_name(f".{target.name}.partial")
-
-
-def _lock(file: BinaryIO, folder: Path) -> None:
-    """One writer at a time; the system gives the lock back when the process ends, however it ends."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        return
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        raise DatasetError(f"another process is writing {folder}; wait for it, or end it") from None
 
 
 def _kind(values: np.ndarray) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from brrcrl_lib.base.files import settle
 from brrcrl_lib.data.frame_format import (
     ENDED,
     EPISODE,
@@ -30,6 +31,7 @@ from brrcrl_lib.data.frame_format import (
 )
 from brrcrl_lib.data.registry import DatasetError, nearest
 from brrcrl_lib.returns import reward_to_go
+from brrcrl_lib.worlds import STORES, DatasetName
 
 RESIDENT_BYTES = 256_000_000
 """Mapped pages that a store keeps before it gives them back; the system's cache keeps them if it has room."""
@@ -63,6 +65,7 @@ class FrameStore:
         resident_bytes: int = RESIDENT_BYTES,
     ) -> None:
         self.folder = Path(folder)
+        settle(self.folder)
         found = read_about(self.folder)
         self.shape: tuple[int, int] = tuple(found["shape"])
         self.about: dict[str, Any] = found["about"]
@@ -221,10 +224,18 @@ class FrameStore:
         )
 
 
+def is_frames(name: str | Path) -> bool:
+    """Whether a dataset id is that of frames: by its name, or because a store of that name is there."""
+    parsed, places = DatasetName.parse(str(name)), (frames_root() / name, Path(name))
+    by_name = parsed.kind in STORES and not parsed.namespace
+    return by_name or any((place / "store.json").is_file() for place in places)
+
+
 def open_frames(name: str | Path, root: Path | str | None = None, **options: Any) -> FrameStore:
     """The store `name` under `frames_root(root)`, or at that path; `options` are those of `FrameStore`."""
     base = frames_root(root)
     for folder in (base / name, Path(name)):
+        settle(folder)
         if (folder / "store.json").is_file():
             return FrameStore(folder, **options)
     here = sorted(

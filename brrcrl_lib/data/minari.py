@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,10 @@ from gymnasium.envs.registration import EnvSpec
 from minari.serialization import deserialize_space
 
 from brrcrl_lib.base.environments import make_env
+from brrcrl_lib.base.limits import ENV_ID, parse_json
+from brrcrl_lib.data.hdf5 import check_memory, child, numbers, reading
 from brrcrl_lib.data.registry import DatasetError, dataset_folder, read_metadata
-from brrcrl_lib.data.storage import FlatEpisodes, part_paths, read_part, sha256
+from brrcrl_lib.data.storage import FIELDS, FlatEpisodes, part_paths, read_part, sha256
 from brrcrl_lib.data.vectors import OfflineDataset
 from brrcrl_lib.returns import reward_to_go
 
@@ -34,13 +35,15 @@ def load_dataset(dataset_id: str, *, discount: float = 0.99, root: Path | str | 
     """The installed dataset `dataset_id`, with the RTG of every step for `discount`."""
     folder = dataset_folder(dataset_id, root)
     metadata = read_metadata(folder)
-    space = _vector_spaces(dataset_id, metadata)[1]
+    observation_space, space = _vector_spaces(dataset_id, metadata)
     pieces = list(read_episodes(folder, metadata))
     if not pieces:
         raise DatasetError(f"{dataset_id} holds no episodes")
-    flat = FlatEpisodes.concatenate(pieces)
+    with reading(folder / "main_data.hdf5"):  # parts whose rows differ in shape cannot be joined
+        flat = FlatEpisodes.concatenate(pieces)
     del pieces
     _check(dataset_id, metadata, flat)
+    _check_rows(dataset_id, flat, observation_space, space)
     try:
         rtg = reward_to_go(flat.rewards, flat.lengths, discount)
     except ValueError as error:
@@ -84,10 +87,7 @@ def read_episodes(folder: Path, metadata: dict[str, Any]) -> Iterator[FlatEpisod
     view = folder / "main_data.hdf5"
     if "sha256" in metadata:
         check_hash(view)
-    try:
-        parts = part_paths(folder)
-    except OSError as error:
-        raise DatasetError(f"{view} cannot be read: {error}") from error
+    parts = part_paths(folder)
     if not parts:
         yield from _plain_episodes(view, int(metadata["total_episodes"]))
     for part in parts:
@@ -106,19 +106,17 @@ def check_hash(file: Path) -> None:
 
 def _plain_episodes(file: Path, episodes: int) -> Iterator[FlatEpisodes]:
     """Episodes of a Minari file without parts, a few hundred at a time."""
-    try:
-        with h5py.File(file, "r") as store:
-            for first in range(0, episodes, EPISODES_AT_ONCE):
-                groups = [store[f"episode_{index}"] for index in range(first, min(first + EPISODES_AT_ONCE, episodes))]
-                names = ("observations", "actions", "rewards", "terminations", "truncations")
-                columns = {name: [group[name][()] for group in groups] for name in names}
-                yield FlatEpisodes(
-                    **{name: np.concatenate(values) for name, values in columns.items()},
-                    lengths=np.array([len(rewards) for rewards in columns["rewards"]], np.int64),
-                    seeds=np.array([int(group.attrs.get("seed", -1)) for group in groups], np.int64),
-                )
-    except (OSError, KeyError) as error:
-        raise DatasetError(f"{file} cannot be read: {error}") from error
+    with reading(file), h5py.File(file, "r") as store:
+        for first in range(0, episodes, EPISODES_AT_ONCE):
+            names = [f"episode_{index}" for index in range(first, min(first + EPISODES_AT_ONCE, episodes))]
+            groups = [child(store, name) for name in names]
+            columns = {name: [numbers(group, name) for group in groups] for name in FIELDS}
+            check_memory((array for column in columns.values() for array in column), file)
+            yield FlatEpisodes(
+                **{name: np.concatenate([array[()] for array in column]) for name, column in columns.items()},
+                lengths=np.array([len(rewards) for rewards in columns["rewards"]], np.int64),
+                seeds=np.array([int(group.attrs.get("seed", -1)) for group in groups], np.int64),
+            )
 
 
 def _check(dataset_id: str, metadata: dict[str, Any], flat: FlatEpisodes) -> None:
@@ -133,9 +131,28 @@ def _check(dataset_id: str, metadata: dict[str, Any], flat: FlatEpisodes) -> Non
         )
     if not len(flat.actions) == len(flat.terminations) == len(flat.truncations) == steps == flat.lengths.sum():
         raise DatasetError(f"{dataset_id}: actions, rewards and ends of episodes differ in length")
+    if steps and flat.lengths.min() < 1:
+        raise DatasetError(f"{dataset_id} holds an episode without steps")
+
+
+def _check_rows(dataset_id: str, flat: FlatEpisodes, observations: gym.Space, actions: gym.Space) -> None:
+    """Shapes, kinds and values of rows against the spaces that the metadata state."""
+    rows = {"observations": observations.shape, "actions": actions.shape, "rewards": ()}
+    for name, shape in {**rows, "terminations": (), "truncations": ()}.items():
+        values = getattr(flat, name)
+        if values.shape[1:] != shape:
+            raise DatasetError(
+                f"{dataset_id} holds {name} of shape {values.shape[1:]} per step; its spaces say {shape}"
+            )
     for name in ("observations", "actions"):
-        if not np.isfinite(getattr(flat, name)).all():
-            raise DatasetError(f"{dataset_id} holds {name} that are not finite")
+        with np.errstate(over="ignore"):
+            finite = np.isfinite(getattr(flat, name).astype(np.float32, copy=False)).all()
+        if not finite:
+            raise DatasetError(f"{dataset_id} holds {name} that are not finite as 32-bit numbers")
+    if isinstance(actions, gym.spaces.Discrete):
+        low, high = actions.start, actions.start + actions.n - 1
+        if flat.actions.dtype.kind not in "iu" or flat.actions.min() < low or flat.actions.max() > high:
+            raise DatasetError(f"{dataset_id} holds actions other than the whole numbers {low} to {high} of its space")
 
 
 def _float32(values: np.ndarray) -> torch.Tensor:
@@ -144,9 +161,10 @@ def _float32(values: np.ndarray) -> torch.Tensor:
 
 def _vector_spaces(dataset_id: str, metadata: dict[str, Any]) -> tuple[gym.Space, gym.Space]:
     """The dataset's spaces, which must be a vector and a box or a set of actions."""
-    if "observation_space" in metadata and "action_space" in metadata:
-        observation_space = deserialize_space(metadata["observation_space"])
-        action_space = deserialize_space(metadata["action_space"])
+    if metadata.get("observation_space") is not None and metadata.get("action_space") is not None:
+        observation_space, action_space = (
+            _parse_space(dataset_id, name, metadata[name]) for name in ("observation_space", "action_space")
+        )
     else:
         spec = parse_env_spec(metadata.get("env_spec"))
         if spec is None:
@@ -163,6 +181,13 @@ def _vector_spaces(dataset_id: str, metadata: dict[str, Any]) -> tuple[gym.Space
     return observation_space, action_space
 
 
+def _parse_space(dataset_id: str, name: str, text: str | dict[str, Any]) -> gym.Space:
+    try:
+        return deserialize_space(text if isinstance(text, str) else json.dumps(text))
+    except Exception as error:  # Minari checks nothing, so anything may come
+        raise DatasetError(f"the metadata of {dataset_id} states no {name} that Minari knows: {error!r}") from error
+
+
 def _action_bounds(space: gym.Space) -> tuple[torch.Tensor, torch.Tensor]:
     if isinstance(space, gym.spaces.Discrete):
         return torch.tensor([float(space.start)]), torch.tensor([float(space.start + space.n - 1)])
@@ -170,9 +195,19 @@ def _action_bounds(space: gym.Space) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.tensor(space.low, dtype=torch.float32), torch.tensor(space.high, dtype=torch.float32)
 
 
-def parse_env_spec(text: str | None) -> EnvSpec | None:
-    """The environment's spec from its JSON; fields that today's Gymnasium no longer knows are dropped."""
+def parse_env_spec(text: str | dict[str, Any] | None) -> EnvSpec | None:
+    """The spec that Gymnasium has registered for the id in a stored spec, which may come from anybody.
+
+    Nothing else of it is used: its entry point and arguments would be code to run. An id that is not registered here
+    is kept by name, so that the data can be read without the environment.
+    """
     if text is None:
         return None
-    known = {field.name for field in fields(EnvSpec)}
-    return EnvSpec.from_json(json.dumps({key: value for key, value in json.loads(text).items() if key in known}))
+    where = "env_spec in metadata.json"
+    name = parse_json(text if isinstance(text, str) else json.dumps(text), where, {"id": ENV_ID}, None, DatasetError)[
+        "id"
+    ]
+    try:
+        return gym.envs.registration.registry.get(name) or EnvSpec(name)
+    except gym.error.Error as error:
+        raise DatasetError(f"{where}: '{name}' is no id of an environment: {error}") from error

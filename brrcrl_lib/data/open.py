@@ -7,23 +7,18 @@ anything else    another frame store by that name, or a Minari dataset of vector
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import gymnasium as gym
 
-from brrcrl_lib.base.files import ROOT
 from brrcrl_lib.data.atari import rom_name
 from brrcrl_lib.data.batch import Source
-from brrcrl_lib.data.frame_format import frames_root, read_about
+from brrcrl_lib.data.frame_format import frames_root
 from brrcrl_lib.data.frame_source import FrameSource
-from brrcrl_lib.data.frames import open_frames
+from brrcrl_lib.data.frames import is_frames, open_frames
 from brrcrl_lib.data.minari import action_space, load_dataset
 from brrcrl_lib.data.registry import DatasetError, missing_dataset_message
-from brrcrl_lib.data.samples import import_sample
-from brrcrl_lib.data.storage import sha256
-from brrcrl_lib.worlds import GAMES, KINDS, STORES, DatasetName
+from brrcrl_lib.data.samples import SAMPLES, unpack_shipped
+from brrcrl_lib.worlds import GAMES, KINDS, DatasetName
 
-SAMPLES = ROOT / "data" / "atari"
 LADDER_STEPS, LADDER_SEED = 200_000, 0
 """The stores of ladders on which results are recorded."""
 
@@ -45,9 +40,9 @@ def open_source(dataset_id: str, *, discount: float | None = None, reward_clip: 
             f"rewards of games are clipped to [-1, 1] (reward_clip 1) or not at all (0); not {reward_clip}"
         )
     name = DatasetName.parse(dataset_id)
-    if _is_stored_game(name) and name.kind == "sample":
-        _unpack(rom_name(name.world_name))
-    elif _is_stored_game(name) and not is_store(frames_root() / dataset_id):
+    if not name.namespace and name.kind == "sample":
+        unpack_shipped(rom_name(name.world_name))
+    elif not name.namespace and name.kind == "ladder" and not (frames_root() / dataset_id / "store.json").is_file():
         command = rollout_command(name.world_name)
         raise DatasetError(f"no frame store '{dataset_id}' in {frames_root()}; `{command}` builds it")
     return FrameSource(open_frames(dataset_id, discount=discount, clip_rewards=reward_clip != 0))
@@ -61,33 +56,6 @@ def kind_of(dataset_id: str) -> str:
     if carded is not None and missing_dataset_message(dataset_id):
         return carded
     return "discrete" if isinstance(action_space(dataset_id), gym.spaces.Discrete) else "box"
-
-
-def is_frames(dataset_id: str) -> bool:
-    """Frames by their name, or because a store of that name is there."""
-    places = (frames_root() / dataset_id, Path(dataset_id))
-    return _is_stored_game(DatasetName.parse(dataset_id)) or any(map(is_store, places))
-
-
-def _is_stored_game(name: DatasetName) -> bool:
-    """ladder/pong or sample/pong."""
-    return name.kind in STORES and not name.namespace
-
-
-def _unpack(game: str) -> None:
-    """The shipped sample as the store sample/<game>, made anew when another sample ships."""
-    file, folder = SAMPLES / f"{game}.npz", frames_root() / "sample" / game
-    if not file.is_file():
-        if is_store(folder):
-            return
-        pack = f"brrcrl data pack ladder/{game} --out data/atari/{game}.npz"
-        raise DatasetError(f"no sample of {game} at {file}; `{rollout_command(game)}` and `{pack}` make one")
-    if not is_store(folder) or read_about(folder)["about"].get("packed_sha256") != sha256(file):
-        import_sample(file, folder, overwrite=True)
-
-
-def is_store(folder: Path) -> bool:
-    return (folder / "store.json").is_file()
 
 
 def rollout_command(game: str) -> str:

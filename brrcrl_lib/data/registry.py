@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from brrcrl_lib.base.files import ROOT
+from brrcrl_lib.base.errors import KitError
+from brrcrl_lib.base.files import ROOT, settle, settle_below
+from brrcrl_lib.base.limits import RECORD, TEXT, each, either, read_json, whole
 from brrcrl_lib.worlds import DatasetName
 
 REMOTE_NAMESPACES = ("D4RL", "atari", "mujoco", "minigrid")
 """Namespaces of Minari's public server; `minari list remote` prints what they hold."""
 
 
-class DatasetError(ValueError):
+class DatasetError(KitError):
     """A dataset that is missing, damaged or not what it was said to be; one sentence says which."""
 
 
@@ -36,21 +37,35 @@ def dataset_folder(dataset_id: str, root: Path | str | None = None) -> Path:
 def list_datasets(root: Path | str | None = None) -> list[str]:
     """Ids of the installed datasets, sorted."""
     base = data_root(root)
+    settle_below(base)
     found = (path.parent.parent.relative_to(base) for path in base.rglob("data/metadata.json"))
     return sorted(path.as_posix() for path in found if not any(part.startswith(".") for part in path.parts))
 
 
+METADATA = {"total_episodes": whole(0), "total_steps": whole(0)}
+SPACE_OR_SPEC = either(TEXT, RECORD)
+OPTIONAL_METADATA = {
+    "dataset_id": TEXT,
+    "data_format": TEXT,
+    "observation_space": SPACE_OR_SPEC,
+    "action_space": SPACE_OR_SPEC,
+    "env_spec": SPACE_OR_SPEC,
+    "sha256": RECORD,
+    "card": RECORD,
+    "combined_datasets": each(TEXT),
+}
+
+
 def read_metadata(folder: Path) -> dict[str, Any]:
     """Minari's metadata with the kit's card in it."""
-    try:
-        return json.loads((folder / "metadata.json").read_text())
-    except (OSError, json.JSONDecodeError) as error:
-        raise DatasetError(f"{folder / 'metadata.json'} cannot be read: {error}") from error
+    return read_json(folder / "metadata.json", METADATA, OPTIONAL_METADATA, DatasetError)
 
 
 def missing_dataset_message(dataset_id: str, root: Path | str | None = None) -> str | None:
     """None if the dataset is installed; otherwise a sentence that says what to do."""
     base = data_root(root)
+    if dataset_id:
+        settle(base / dataset_id / "data")
     if dataset_id and (base / dataset_id / "data" / "metadata.json").is_file():
         return None
     here = list_datasets(base)

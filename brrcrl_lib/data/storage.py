@@ -12,11 +12,9 @@ dataset's parts, so medium-expert is medium and expert together without a second
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,8 +27,9 @@ from gymnasium.envs.registration import EnvSpec
 from minari import __version__ as minari_version
 from minari.serialization import serialize_space
 
-from brrcrl_lib.base.files import atomic_path, write_json
+from brrcrl_lib.base.files import check_replaceable, partial_path, remove, replace_folder, settle, sha256, write_json
 from brrcrl_lib.data.episodes import Episode
+from brrcrl_lib.data.hdf5 import check_memory, new_file, numbers, reading
 from brrcrl_lib.data.registry import DatasetError
 
 STEP_FIELDS = ("actions", "rewards", "terminations", "truncations")
@@ -108,7 +107,7 @@ class FlatEpisodes:
 
 def write_part(path: Path, flat: FlatEpisodes) -> None:
     """Write one part, compressed without loss; the file appears only when it is whole."""
-    with atomic_path(path) as temporary, h5py.File(temporary, "w", libver="latest") as file:
+    with new_file(path) as file:
         for name in (*FIELDS, "lengths", "seeds"):
             values = getattr(flat, name)
             rows = max(1, min(len(values), 65536 // max(1, values[:1].size)))
@@ -117,8 +116,10 @@ def write_part(path: Path, flat: FlatEpisodes) -> None:
 
 
 def read_part(path: Path) -> FlatEpisodes:
-    with h5py.File(path, "r") as file:
-        return FlatEpisodes(**{name: file[name][()] for name in FlatEpisodes.__dataclass_fields__})
+    with reading(path), h5py.File(path, "r") as file:
+        arrays = {name: numbers(file, name) for name in FlatEpisodes.__dataclass_fields__}
+        check_memory(arrays.values(), path)
+        return FlatEpisodes(**{name: array[()] for name, array in arrays.items()})
 
 
 def merge_parts(parts: Iterable[Path], limit: int = 16_000_000) -> Iterator[FlatEpisodes]:
@@ -133,15 +134,10 @@ def merge_parts(parts: Iterable[Path], limit: int = 16_000_000) -> Iterator[Flat
         yield FlatEpisodes.concatenate([read_part(member) for member in group])
 
 
-def sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _write_view(folder: Path, parts: Sequence[Path]) -> tuple[int, int]:
     """Write main_data.hdf5: for each episode of each part, five virtual datasets into that part."""
     episode = steps = 0
-    with h5py.File(folder / "main_data.hdf5", "w", libver="latest") as view:
+    with new_file(folder / "main_data.hdf5") as view:
         view.attrs[PARTS_ATTRIBUTE] = json.dumps([os.path.relpath(part, folder) for part in parts])
         for part in parts:
             relative = os.path.relpath(part, folder)
@@ -172,6 +168,16 @@ def check_dataset_id(dataset_id: str) -> None:
         raise DatasetError(f"'{dataset_id}' is no dataset id; write namespace/name-vN, for example mine/hopper-v0")
 
 
+def check_free(root: Path, dataset_id: str, overwrite: bool) -> None:
+    """Refuse an id under which nothing may be written, before any work is done."""
+    check_dataset_id(dataset_id)
+    folder = root / dataset_id / "data"
+    settle(folder)
+    if folder.exists() and not overwrite:
+        raise DatasetError(f"dataset '{dataset_id}' exists in {root}; choose another --id or pass --overwrite")
+    check_replaceable(folder, "metadata.json", overwrite)
+
+
 def write_dataset(
     root: Path,
     dataset_id: str,
@@ -185,14 +191,13 @@ def write_dataset(
 ) -> Path:
     """Write a Minari dataset from flat episodes (one part each) or as a view of existing part files.
 
-    The whole folder is prepared beside its final place and moved there in one step.
+    The folder `data` is prepared beside its final place and moved there in one step; datasets whose ids go on
+    after this one's lie beside it and stay.
     """
+    check_free(root, dataset_id, overwrite)
     target = root / dataset_id
-    if target.exists() and not overwrite:
-        raise FileExistsError(f"dataset '{dataset_id}' exists in {root}; choose another --id or pass --overwrite")
-    staging = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    shutil.rmtree(staging, ignore_errors=True)
-    folder = staging / "data"
+    folder = partial_path(target / "data")
+    remove(folder)
     folder.mkdir(parents=True)
     try:
         parts: list[Path] = []
@@ -222,11 +227,10 @@ def write_dataset(
                 **card,
             },
         )
-        shutil.rmtree(target, ignore_errors=True)
-        staging.replace(target)
+        replace_folder(folder, target / "data")
     finally:
-        shutil.rmtree(staging, ignore_errors=True)
-        _remove_empty(target.parent, root)
+        remove(folder)
+        _remove_empty(target, root)
     return target
 
 
@@ -239,6 +243,11 @@ def _remove_empty(folder: Path, root: Path) -> None:
 
 def part_paths(folder: Path) -> list[Path]:
     """The parts that a view points into, or [] if main_data.hdf5 is a plain Minari file."""
-    with h5py.File(folder / "main_data.hdf5", "r") as view:
-        names = view.attrs.get(PARTS_ATTRIBUTE)
-    return [] if names is None else [(folder / name).resolve() for name in json.loads(names)]
+    file = folder / "main_data.hdf5"
+    with reading(file), h5py.File(file, "r") as view:
+        names = json.loads(view.attrs.get(PARTS_ATTRIBUTE, "[]"))
+    if not isinstance(names, list) or not all(
+        re.fullmatch(r"(\.\./)*([-\w]+/)*part-\d+\.hdf5", str(name)) for name in names
+    ):
+        raise DatasetError(f"{file} names parts that are no files of a dataset: {names}")
+    return [(folder / name).resolve() for name in names]

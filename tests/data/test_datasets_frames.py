@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brrcrl_lib.base.devices import generator
+from brrcrl_lib.base.errors import KitError
 from brrcrl_lib.data.frame_format import file_sizes
 from brrcrl_lib.data.frame_writer import FrameWriter, staging_folder
 from brrcrl_lib.data.frames import FrameStore, open_frames
@@ -265,7 +266,7 @@ def test_two_writers_do_not_get_in_each_others_way(tmp_path):
     with FrameWriter(tmp_path / "s", {}, SMALL) as writer:
         writer.append(**made_up_games((3,))[0])
         writer.commit()
-        with pytest.raises(DatasetError, match="another process is writing"):
+        with pytest.raises(KitError, match="another process is writing"):
             FrameWriter(tmp_path / "s", {}, SMALL)
         writer.finish()
     assert len(FrameStore(tmp_path / "s")) == 3
@@ -298,7 +299,7 @@ def test_wrong_arrays_are_refused(tmp_path, change, message):
 
 def test_damaged_stores_are_refused_in_one_sentence(tmp_path):
     folder = write(tmp_path / "s", made_up_games((5, 7)))
-    with pytest.raises(DatasetError, match="exists; choose another place or pass --overwrite"):
+    with pytest.raises(KitError, match="exists; choose another place or pass --overwrite"):
         FrameWriter(folder, {}, SMALL)
     about = json.loads((folder / "store.json").read_text())
 

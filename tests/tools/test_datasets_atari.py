@@ -21,14 +21,16 @@ from ale_py import ALEInterface, LoggerMode, roms
 
 from brrcrl_lib import cli
 from brrcrl_lib.base.devices import generator
+from brrcrl_lib.base.errors import KitError
 from brrcrl_lib.data.atari import AtariConfig, AtariEnv, env_id, rom_name, shrink
 from brrcrl_lib.data.frame_writer import staging_folder
 from brrcrl_lib.data.frames import FrameStore
 from brrcrl_lib.data.registry import DatasetError
 from brrcrl_lib.tools.agents.atari import AtariActor, untrained
 from brrcrl_lib.tools.agents.play_atari import play_games
-from brrcrl_lib.tools.collecting.collect_atari import AtariCollectConfig, choose_rungs, collect_atari, read_atari_curve
+from brrcrl_lib.tools.collecting.collect_atari import AtariCollectConfig, choose_rungs, collect_atari
 from brrcrl_lib.tools.collecting.ppo import PpoConfig, PpoLearner
+from brrcrl_lib.tools.collecting.run_files import read_curve
 from brrcrl_lib.tools.publishing.ladder import LadderConfig, ladder
 from brrcrl_lib.worlds import GAMES
 
@@ -267,7 +269,7 @@ def test_a_killed_and_resumed_run_ends_the_same(run, tmp_path, monkeypatch, roun
     with pytest.raises(Killed):
         collect_atari(settings(tmp_path / "run"), progress=False)
     monkeypatch.setattr(PpoLearner, "round", play)
-    assert len(read_atari_curve(tmp_path / "run")) == 1 + rounds // 2
+    assert len(read_curve(tmp_path / "run")) == 1 + rounds // 2
     collect_atari(settings(tmp_path / "run"), progress=False)
     expected, found = (sorted(folder.glob("snapshots/*")) for folder in (run, tmp_path / "run"))
     assert [file.name for file in found] == [file.name for file in expected] and len(found) == 9
@@ -276,7 +278,7 @@ def test_a_killed_and_resumed_run_ends_the_same(run, tmp_path, monkeypatch, roun
         assert actors[0].about == actors[1].about
         for name, tensor in actors[0].state_dict().items():
             assert torch.equal(tensor, actors[1].state_dict()[name]), (one.name, name)
-    curves = [[{**point, "seconds": 0} for point in read_atari_curve(place)] for place in (run, tmp_path / "run")]
+    curves = [[{**point, "seconds": 0} for point in read_curve(place)] for place in (run, tmp_path / "run")]
     assert curves[0] == curves[1]
 
 
@@ -284,7 +286,7 @@ def test_a_run_learns_records_and_refuses_other_settings(run):
     first, last = (AtariActor.load(sorted(run.glob("snapshots/*"))[place]) for place in (0, -1))
     assert not torch.equal(first.head.weight, last.head.weight)
     assert last.about["env"] == "ALE/Breakout-v5" and last.about["step"] == 512
-    curve = read_atari_curve(run)
+    curve = read_curve(run)
     assert [point["step"] for point in curve] == list(range(0, 513, 64))
     assert sum(point["games"] for point in curve) >= 2
     assert (run / "learning_curve.csv").read_text().count("\n") == 10
@@ -423,7 +425,7 @@ def test_ladders_that_cannot_be_played_are_refused(rungs, tmp_path):
         ladder(LadderConfig("asterix", root=tmp_path / "frames"))
     with pytest.raises(DatasetError, match="no Atari game"):
         ladder(LadderConfig("no such game", root=tmp_path / "frames"))
-    with pytest.raises(DatasetError, match="steps and lanes must be at least 1"):
+    with pytest.raises(KitError, match="steps must be a whole number of at least 1"):
         ladder(wish(rungs, steps=0))
     untrained(6, **LAYOUT).save(rungs / "step-9.safetensors", env="ALE/Breakout-v5")
     with pytest.raises(DatasetError, match=r"has 4 actions; step-9.safetensors in .* have others"):

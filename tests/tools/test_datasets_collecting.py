@@ -15,6 +15,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from brrcrl_lib.base.errors import KitError
 from brrcrl_lib.data.minari import load_dataset
 from brrcrl_lib.data.registry import DatasetError, list_datasets
 from brrcrl_lib.data.storage import FlatEpisodes, read_part, write_dataset
@@ -188,9 +189,9 @@ def test_rollouts_refuse_bad_requests(published, tmp_path):
         rollout(RolloutConfig(policy, "bad id", root=tmp_path))
     with pytest.raises(DatasetError, match="exists in"):
         rollout(RolloutConfig(policy, "brrcrl/hopper/medium-v0", root=published))
-    with pytest.raises(DatasetError, match="at least 1"):
+    with pytest.raises(KitError, match="at least 1"):
         rollout(RolloutConfig(policy, "bad/steps-v0", steps=0, root=tmp_path))
-    with pytest.raises(FileNotFoundError, match="no policy at"):
+    with pytest.raises(DatasetError, match="no policy at"):
         rollout(RolloutConfig(tmp_path / "absent", "bad/policy-v0", root=tmp_path))
     assert not any(tmp_path.iterdir())
 
@@ -253,7 +254,7 @@ def test_one_command_collects_and_publishes(run, tmp_path, monkeypatch):
     folder = shutil.copytree(run, tmp_path / "run")
     stored = json.loads((folder / "config.json").read_text())
     asked: list[PublishConfig] = []
-    monkeypatch.setattr("brrcrl_lib.tools.publishing.publish.publish", asked.append)
+    monkeypatch.setattr("brrcrl_lib.tools.collecting.collect.publish", asked.append)
     hidden = tuple(stored["hidden"])
     settings = {
         key: value for key, value in stored.items() if key not in ("out", "hidden", "stop_return", "publish_as")

@@ -6,8 +6,9 @@ import h5py
 import numpy as np
 import pytest
 
+from brrcrl_lib.base.errors import KitError
 from brrcrl_lib.data.minari import load_dataset
-from brrcrl_lib.data.registry import DatasetError, list_datasets
+from brrcrl_lib.data.registry import list_datasets
 from brrcrl_lib.tools.importing.d4rl import ImportConfig, import_d4rl
 from brrcrl_lib.tools.publishing.verify import verify
 
@@ -146,7 +147,7 @@ def with_value(rows, key, index, value):
         ),
         (table() | {"observations": np.zeros((23, 11), np.float32)}, r"observations have shape \(11,\)"),
         (table() | {"rewards": np.zeros((23, 1), np.float32)}, r"rewards have shape \(1,\) per row"),
-        (table() | {"rewards": np.float32(1)}, "rewards should be arrays"),
+        (table() | {"rewards": np.float32(1)}, "rewards should be an array"),
         (with_value(table(), "rewards", 17, np.nan), "rewards are not finite in row 17"),
         (with_value(table(), "actions", 2, np.inf), "actions are not finite in row 2"),
         (with_value(table(), "next_observations", 9, np.nan), "next_observations are not finite in row 9"),
@@ -154,7 +155,7 @@ def with_value(rows, key, index, value):
     ],
 )
 def test_wrong_tables_are_refused_and_leave_nothing(tmp_path, rows, message):
-    with pytest.raises(DatasetError, match=message):
+    with pytest.raises(KitError, match=message):
         run(tmp_path, rows, chunk_rows=4)
     assert nothing_was_written(tmp_path)
 
@@ -165,9 +166,9 @@ def test_files_that_are_no_tables_are_refused_and_leave_nothing(tmp_path):
     broken = {"truncated": whole[: len(whole) // 2], "empty": b"", "text": b"this is no HDF5 file" * 50}
     for name, content in broken.items():
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(DatasetError, match="is no readable HDF5 file, or only a part of one"):
+        with pytest.raises(KitError, match="cannot be read"):
             import_d4rl(ImportConfig(tmp_path / name, "Pendulum-v1", ID, root=tmp_path / "root"))
-    with pytest.raises(DatasetError, match="no file at"):
+    with pytest.raises(KitError, match="no file at"):
         import_d4rl(ImportConfig(tmp_path / "absent", "Pendulum-v1", ID, root=tmp_path / "root"))
     assert nothing_was_written(tmp_path)
 
@@ -183,21 +184,21 @@ def test_data_that_breaks_halfway_leaves_nothing(tmp_path):
     content = bytearray(file.read_bytes())
     content[place : place + 500] = bytes(500)
     file.write_bytes(content)
-    with pytest.raises(DatasetError, match="only a part of one"):
+    with pytest.raises(KitError, match="cannot be read"):
         import_d4rl(ImportConfig(file, "Pendulum-v1", ID, root=tmp_path / "root", chunk_rows=1000))
     assert nothing_was_written(tmp_path)
 
 
 def test_bad_requests(tmp_path):
     file = save(tmp_path / "file.hdf5", table())
-    with pytest.raises(DatasetError, match="environment 'Pendulum-v99' cannot be made"):
+    with pytest.raises(KitError, match="environment 'Pendulum-v99' cannot be made"):
         import_d4rl(ImportConfig(file, "Pendulum-v99", ID, root=tmp_path / "root"))
-    with pytest.raises(DatasetError, match="is no dataset id"):
+    with pytest.raises(KitError, match="is no dataset id"):
         import_d4rl(ImportConfig(file, "Pendulum-v1", "no version", root=tmp_path / "root"))
-    with pytest.raises(DatasetError, match="no vectors of numbers"):
+    with pytest.raises(KitError, match="no vectors of numbers"):
         import_d4rl(ImportConfig(file, "CartPole-v1", ID, root=tmp_path / "root"))
     run(tmp_path, table())
-    with pytest.raises(DatasetError, match="exists in"):
+    with pytest.raises(KitError, match="exists in"):
         run(tmp_path, table())
     run(tmp_path, table(seed=1), overwrite=True)
     assert list_datasets(tmp_path / "root") == [ID]

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brrcrl_lib import cli
+from brrcrl_lib.base.errors import KitError
 from brrcrl_lib.data.frame_writer import staging_folder
 from brrcrl_lib.data.frames import FrameStore
-from brrcrl_lib.data.registry import DatasetError
 from brrcrl_lib.tools.importing import dqn_replay
 from brrcrl_lib.tools.importing.dqn_replay import ImportReplayConfig, import_dqn_replay
 from brrcrl_lib.tools.importing.dqn_replay_files import FrameStream, name_of
@@ -98,7 +98,7 @@ def test_games_come_back_whatever_the_cuts(tmp_path_factory, lengths, rows, chun
     save(tmp_path / "files", checkpoints)
     whole = np.cumsum([3 + length for length in lengths]) <= sum(rows)
     if not whole.any():
-        with pytest.raises(DatasetError, match="no whole game"):
+        with pytest.raises(KitError, match="no whole game"):
             run(tmp_path, tmp_path / "files", chunk_rows=chunk)
         return
     store = run(tmp_path, tmp_path / "files", chunk_rows=chunk)
@@ -138,7 +138,7 @@ class Killed(BaseException):
     """Stands for a signal that nothing catches."""
 
 
-@pytest.mark.parametrize("calls", [1, 2, 5, 9])
+@pytest.mark.parametrize("calls", [2, 9, 12])
 def test_a_killed_import_goes_on_and_ends_with_the_same_bytes(tmp_path, monkeypatch, calls):
     _, checkpoints = recorded([5, 9, 11, 4, 6, 8], [20, 20, 20])
     save(tmp_path / "files", checkpoints)
@@ -156,8 +156,9 @@ def test_a_killed_import_goes_on_and_ends_with_the_same_bytes(tmp_path, monkeypa
         run(tmp_path, tmp_path / "files", chunk_rows=4)
     monkeypatch.setattr(FrameStream, "read", read)
     staging = staging_folder(tmp_path / "root" / "s")
-    with (staging / "frames.u8").open("ab") as file:
-        file.write(b"half a frame")
+    if staging.exists():  # a checkpoint was finished
+        with (staging / "frames.u8").open("ab") as file:
+            file.write(b"half a frame")
     found = run(tmp_path, tmp_path / "files", chunk_rows=4).folder
     for name in ("frames.u8", "steps.bin", "episodes.bin", "store.json"):
         assert (found / name).read_bytes() == (expected / name).read_bytes(), name
@@ -197,7 +198,7 @@ def cut(column: np.ndarray) -> np.ndarray:
 )
 def test_wrong_arrays_are_refused_and_leave_nothing(tmp_path, part, change, message):
     save(tmp_path / "files", [good() | {part: change(good()[part])}])
-    with pytest.raises(DatasetError, match=message):
+    with pytest.raises(KitError, match=message):
         run(tmp_path, tmp_path / "files")
     assert nothing_was_written(tmp_path)
 
@@ -217,11 +218,11 @@ def test_damaged_files_are_refused_in_one_sentence(tmp_path):
             (gzip.compress(b"no npy array"), "holds no npy array"),
         ):
             file.write_bytes(content)
-            with pytest.raises(DatasetError, match=message):
+            with pytest.raises(KitError, match=message):
                 run(tmp_path, folder)
             assert nothing_was_written(tmp_path)
         file.unlink()
-        with pytest.raises(DatasetError, match=r"checkpoint 0 in .* is not whole: .* missing"):
+        with pytest.raises(KitError, match=r"checkpoint 0 in .* is not whole: .* missing"):
             run(tmp_path, folder)
         file.write_bytes(whole)
     assert holds(run(tmp_path, folder), recorded([5, 9], [20])[0])
@@ -236,7 +237,7 @@ def test_pickles_are_never_loaded(tmp_path):
     for part in ("action", "observation"):
         whole = (folder / name_of(part, 0)).read_bytes()
         (folder / name_of(part, 0)).write_bytes(gzip.compress(content.getvalue()))
-        with pytest.raises(DatasetError, match="Python objects"):
+        with pytest.raises(KitError, match="Python objects"):
             run(tmp_path, folder)
         (folder / name_of(part, 0)).write_bytes(whole)
     assert nothing_was_written(tmp_path)
@@ -250,7 +251,7 @@ def test_damage_far_into_a_file_keeps_the_checkpoints_before(tmp_path, damage):
     whole = file.read_bytes()
     place = len(whole) * 3 // 4
     file.write_bytes(whole[:place] + (b"" if damage == "cut" else bytes(9) + whole[place + 9 :]))
-    with pytest.raises(DatasetError, match=r"(cut short|damaged).*; the 14 steps of earlier checkpoints are kept"):
+    with pytest.raises(KitError, match=r"(cut short|damaged).*; the 14 steps of earlier checkpoints are kept"):
         run(tmp_path, folder, chunk_rows=4)
     assert [path.name for path in (tmp_path / "root").iterdir()] == [".s.partial"]
     assert len(FrameStore(tmp_path / "root" / ".s.partial")) == 14
@@ -261,21 +262,21 @@ def test_damage_far_into_a_file_keeps_the_checkpoints_before(tmp_path, damage):
 def test_bad_requests(tmp_path):
     folder = save(tmp_path / "files", [good()])
     for options, message in (
-        ({"fraction": 0.0}, r"--fraction must lie in \(0, 1\]"),
-        ({"fraction": 1.5}, "--fraction must lie"),
-        ({"chunk_rows": 0}, "--chunk-rows"),
+        ({"fraction": 0.0}, "fraction must be a finite number above 0 and at most 1; got 0.0"),
+        ({"fraction": 1.5}, "fraction must be"),
+        ({"chunk_rows": 0}, "chunk_rows must be"),
         ({"fraction": 0.1}, "no whole game in the 0.1 of 20 rows"),
     ):
-        with pytest.raises(DatasetError, match=message):
+        with pytest.raises(KitError, match=message):
             run(tmp_path, folder, **options)
-    with pytest.raises(DatasetError, match="no files like"):
+    with pytest.raises(KitError, match="no files like"):
         run(tmp_path, tmp_path)
-    with pytest.raises(DatasetError, match="no folder at"):
+    with pytest.raises(KitError, match="no folder at"):
         run(tmp_path, tmp_path / "absent")
-    with pytest.raises(DatasetError, match="did you mean 'breakout'"):
+    with pytest.raises(KitError, match="did you mean 'breakout'"):
         import_dqn_replay(ImportReplayConfig(folder, "Brakout", root=tmp_path / "root"))
     run(tmp_path, folder)
-    with pytest.raises(DatasetError, match="exists; choose another --name or pass --overwrite"):
+    with pytest.raises(KitError, match="exists; choose another place or pass --overwrite"):
         run(tmp_path, folder)
     assert holds(run(tmp_path, folder, overwrite=True), recorded([5, 9], [20])[0])
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from brrcrl_lib.base.files import atomic_path
+from brrcrl_lib.base.limits import RECORD, check_fields, each, whole
 from brrcrl_lib.data.frame_format import STACK
 from brrcrl_lib.data.registry import DatasetError
+from brrcrl_lib.tools.agents.policy_files import build, load_policy, save_policy
+
+LAYOUT = {"actions": whole(1, 256), "channels": each(whole(1), 3), "units": whole(1)}
 
 
 class AtariTrunk(nn.Module):
@@ -89,33 +89,22 @@ class AtariActor(nn.Module):
     def save(self, path: Path, **about: Any) -> None:
         """Write the weights in half precision; what is loaded again is the policy that was measured and played."""
         layout = {"actions": self.actions, "channels": self.channels, "units": self.units}
-        with atomic_path(path) as temporary:
-            save_file(
-                {name: tensor.half().contiguous().clone() for name, tensor in self.state_dict().items()},
-                temporary,
-                metadata={"kind": "AtariActor", "layout": json.dumps(layout), "about": json.dumps(about)},
-            )
+        halved = {name: tensor.half() for name, tensor in self.state_dict().items()}
+        save_policy(path, "AtariActor", {"layout": layout}, halved, about)
 
     @classmethod
     def load(cls, path: Path) -> AtariActor:
-        try:
-            with safe_open(path, "pt") as file:
-                metadata = file.metadata() or {}
-                tensors = {name: file.get_tensor(name).float() for name in file.keys()}  # noqa: SIM118 (not a dict)
-        except FileNotFoundError:
-            raise DatasetError(f"no policy at {path}") from None
-        except Exception as error:
-            raise DatasetError(f"{path} is not a readable safetensors file: {error}") from error
-        if metadata.get("kind") != "AtariActor":
-            raise DatasetError(f"{path} holds no AtariActor (kind: {metadata.get('kind', 'not stated')})")
-        actor = cls(**json.loads(metadata["layout"]))
-        actor.load_state_dict(tensors)
-        actor.about = json.loads(metadata["about"])
+        _, stated, tensors, about = load_policy(path, ("AtariActor",), {"layout": RECORD})
+        layout = check_fields(stated["layout"], f"{path} (layout)", LAYOUT, None, DatasetError)
+        whole_precision = {name: tensor.float() for name, tensor in tensors.items()}
+        actor = build(lambda: cls(**{name: layout[name] for name in LAYOUT}), whole_precision, path)
+        actor.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        actor.about = about
         return actor
 
 
 def untrained(actions: int, seed: int = 0, **layout: Any) -> AtariActor:
-    """A policy with fresh weights, for tests and as the lowest rung; the global generator stays as it was."""
+    """A policy with fresh weights, for tests and as the lowest of a ladder; the global generator stays as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return AtariActor(actions, **layout)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -11,12 +10,11 @@ from typing import Any, Self, cast
 import gymnasium as gym
 import numpy as np
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import nn
 
-from brrcrl_lib.base.files import atomic_path
+from brrcrl_lib.base.limits import each, whole
 from brrcrl_lib.data.episodes import round_mantissa
+from brrcrl_lib.tools.agents.policy_files import build, load_policy, save_policy
 
 
 class Actor(nn.Module):
@@ -40,30 +38,14 @@ class Actor(nn.Module):
 
     def save(self, path: Path, **about: Any) -> None:
         hidden = [layer.out_features for layer in self.trunk if isinstance(layer, nn.Linear)]
-        with atomic_path(path) as temporary:
-            save_file(
-                {name: tensor.contiguous().clone() for name, tensor in self.state_dict().items()},
-                temporary,
-                metadata={"kind": type(self).__name__, "hidden": json.dumps(hidden), "about": json.dumps(about)},
-            )
+        save_policy(path, type(self).__name__, {"hidden": hidden}, self.state_dict(), about)
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        try:
-            with safe_open(path, "pt") as file:
-                metadata = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-        except FileNotFoundError:
-            raise FileNotFoundError(f"no policy at {path}") from None
-        except Exception as error:
-            raise ValueError(f"{path} is not a readable safetensors file: {error}") from error
         kinds = {kind.__name__: kind for kind in (SacActor, DqnActor) if issubclass(kind, cls)}
-        if metadata.get("kind") not in kinds:
-            raise ValueError(f"{path} holds no {' or '.join(kinds)} (kind: {metadata.get('kind', 'not stated')})")
-        about = json.loads(metadata["about"])
-        kind = cast(type[Self], kinds[metadata["kind"]])
-        actor = kind.from_tensors(tensors, tuple(json.loads(metadata["hidden"])), about)
-        actor.load_state_dict(tensors)
+        name, layout, tensors, about = load_policy(path, tuple(kinds), {"hidden": each(whole(1))})
+        kind = cast(type[Self], kinds[name])
+        actor = build(lambda: kind.from_tensors(tensors, tuple(layout["hidden"]), about), tensors, path)
         actor.about = about
         return actor
 
@@ -102,7 +84,8 @@ class SacActor(Actor):
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, torch.Tensor], hidden: tuple[int, ...], about: dict[str, Any]) -> Self:
-        return cls(tensors["trunk.0.weight"].shape[1], tensors["low"].numpy(), tensors["high"].numpy(), hidden)
+        size = tensors["trunk.0.weight" if hidden else "mean.weight"].shape[1]
+        return cls(size, tensors["low"].numpy(), tensors["high"].numpy(), hidden)
 
     @torch.no_grad()
     def act(self, observations: np.ndarray, noise: np.ndarray | None = None) -> np.ndarray:
@@ -146,9 +129,8 @@ class DqnActor(Actor):
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, torch.Tensor], hidden: tuple[int, ...], about: dict[str, Any]) -> Self:
-        actions, width = tensors["values.weight"].shape
-        size = tensors["trunk.0.weight"].shape[1] if hidden else width
-        return cls(size, actions, hidden, about["epsilon"])
+        size = tensors["trunk.0.weight" if hidden else "values.weight"].shape[1]
+        return cls(size, len(tensors["values.weight"]), hidden, about["epsilon"])
 
     def save(self, path: Path, **about: Any) -> None:
         super().save(path, **{**about, "epsilon": self.epsilon})

@@ -14,27 +14,39 @@ resumed writes the same bytes as one that was not.
 
 from __future__ import annotations
 
-import json
 import time
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
 from tqdm.auto import tqdm
 
 from brrcrl_lib.base.environments import make_env
-from brrcrl_lib.base.files import atomic_path, write_csv, write_json
+from brrcrl_lib.base.files import locked, write_csv
+from brrcrl_lib.base.limits import Count, Discount, EnvId, Name, OutPath, Rate, check_settings, whole
 from brrcrl_lib.data.episodes import Episode, RoundedEnv
+from brrcrl_lib.data.registry import DatasetError
 from brrcrl_lib.data.storage import FlatEpisodes, read_part, write_part
 from brrcrl_lib.tools.agents.play_vectors import play_episodes
 from brrcrl_lib.tools.collecting.learners import make_learner
+from brrcrl_lib.tools.collecting.run_files import (
+    EVALUATION_SEED,
+    check_same_settings,
+    part_path,
+    read_curve,
+    read_state,
+    save_state,
+    snapshot_path,
+    state_path,
+    write_settings,
+)
+from brrcrl_lib.tools.publishing.publish import PublishConfig, publish
 
-EVALUATION_SEED = 900_000_000
-"""Episodes that only measure the policy start from here, far from the seeds of training episodes."""
+__all__ = ["CollectConfig", "collect", "read_curve"]
+
+MAY_CHANGE = {"out", "steps", "stop_return", "publish_as", "algorithm"}
+"""A run may be continued with other values of these."""
 
 
 @dataclass(frozen=True)
@@ -44,71 +56,55 @@ class CollectConfig:
     `--algorithm ppo` trains on an Atari game instead and has its own options: add --help to see them.
     """
 
-    env: str
+    env: EnvId
     """Gymnasium id, for example Hopper-v5."""
-    out: Path
+    out: OutPath
     """Run directory; an unfinished run there is continued."""
-    steps: int = 500_000
+    steps: Count = 500_000
     """Environment steps after which training ends."""
     stop_return: float = float("inf")
     """End earlier, at the first snapshot whose deterministic policy earns this much on average."""
-    seed: int = 0
-    """Seed of the run; episode e starts from seed * 1,000,000 + e."""
-    hidden: tuple[int, ...] = (128, 128)
+    seed: Annotated[int, whole(0, 4_293)] = 0
+    """Seed of the run; episode e starts from seed * 1,000,000 + e, which has to fit into 32 bits."""
+    hidden: tuple[Annotated[int, whole(1, 16_384)], ...] = (128, 128)
     """Hidden layers of actor and critics."""
-    learning_rate: float = 3e-4
+    learning_rate: Rate = 3e-4
     """Adam's learning rate."""
-    batch_size: int = 256
+    batch_size: Count = 256
     """Transitions per update."""
-    update_every: int = 2
+    update_every: Count = 2
     """Environment steps per gradient update."""
-    random_steps: int = 10_000
+    random_steps: Annotated[int, whole(0)] = 10_000
     """Steps of uniformly random actions before learning starts."""
-    discount: float = 0.99
+    discount: Discount = 0.99
     """Discount of the critic."""
-    snapshot_every: int = 10_000
+    snapshot_every: Count = 10_000
     """Steps between snapshots; each is evaluated, saved and committed."""
-    evaluation_episodes: int = 10
+    evaluation_episodes: Count = 10
     """Deterministic episodes per point of the learning curve."""
     algorithm: Literal["auto"] = "auto"
     """auto: SAC of Stable-Baselines3 where actions are continuous, DQN where they are a set; ppo: see above."""
-    publish_as: str | None = None
+    publish_as: Name | None = None
     """Short name, for example hopper: when training has ended, write the four datasets as `data publish` does."""
 
 
 def collect(config: CollectConfig, progress: bool = True) -> list[dict[str, Any]]:
     """Run or continue a collection; return its learning curve."""
-    _check_same_config(config)
+    check_settings(config)
+    check_same_settings(config.out, config, MAY_CHANGE)
     torch.set_num_threads(1)
-    collector = _Collector(config)
-    collector.restore()
-    bar = tqdm(total=config.steps, initial=collector.step, unit="step", desc=config.env, disable=not progress)
-    while not collector.finished:
-        collector.run_interval(bar)
-        bar.set_postfix(episode=collector.episode, evaluated=round(collector.curve[-1]["return_mean"]))
-    bar.close()
+    collector = _Collector(config)  # makes the environment: a name that is none leaves no trace
+    with locked(config.out):
+        write_settings(config.out, config)
+        collector.restore()
+        bar = tqdm(total=config.steps, initial=collector.step, unit="step", desc=config.env, disable=not progress)
+        with bar:
+            while not collector.finished:
+                collector.run_interval(bar)
+                bar.set_postfix(episode=collector.episode, evaluated=round(collector.curve[-1]["return_mean"]))
     if config.publish_as is not None:
-        from brrcrl_lib.tools.publishing.publish import PublishConfig, publish
-
         publish(PublishConfig(config.out, config.publish_as))
     return collector.curve
-
-
-def _check_same_config(config: CollectConfig) -> None:
-    """Refuse to continue a run under other settings; `steps` and `stop_return` alone may change."""
-    path = config.out / "config.json"
-    wanted = json.loads(json.dumps(asdict(config), default=str))
-    if path.exists():
-        stored = json.loads(path.read_text())
-        changed = {
-            key: (stored.get(key), value)
-            for key, value in wanted.items()
-            if key not in {"out", "steps", "stop_return", "publish_as", "algorithm"} and stored.get(key) != value
-        }
-        if changed:
-            listing = ", ".join(f"{key}: {old!r} before, {new!r} now" for key, (old, new) in changed.items())
-            raise ValueError(f"{config.out} holds a run with other settings ({listing}); choose another --out")
-    write_json(path, wanted)
 
 
 class _Collector:
@@ -136,7 +132,7 @@ class _Collector:
             episodes.append(self._play_and_learn())
             bar.update(len(episodes[-1]))
         self.interval += 1
-        write_part(self._part(self.interval), FlatEpisodes.from_episodes(episodes))
+        write_part(part_path(self.config.out, self.interval), FlatEpisodes.from_episodes(episodes))
         self._evaluate(episodes, time.perf_counter() - started)
         self._save()
 
@@ -186,15 +182,9 @@ class _Collector:
         }
         self.curve.append(point)
         about = {key: value for key, value in point.items() if key != "seconds"}
-        actor.save(self._snapshot(self.step), env=self.config.env, seed=self.config.seed, **about)
+        actor.save(snapshot_path(self.config.out, self.step), env=self.config.env, seed=self.config.seed, **about)
 
     # -- committing and restoring -------------------------------------------------------------------------------
-
-    def _part(self, interval: int) -> Path:
-        return self.config.out / "parts" / f"part-{interval:04d}.hdf5"
-
-    def _snapshot(self, step: int) -> Path:
-        return self.config.out / "snapshots" / f"step-{step:07d}.safetensors"
 
     def _save(self) -> None:
         progress = {
@@ -204,31 +194,22 @@ class _Collector:
             "updates": self.learner.model._n_updates,
             "curve": self.curve,
         }
-        with atomic_path(self.config.out / "state.safetensors") as temporary:
-            save_file(
-                {name: tensor.contiguous().clone() for name, tensor in self.learner.tensors().items()},
-                temporary,
-                metadata={"progress": json.dumps(progress)},
-            )
+        save_state(self.config.out, self.learner.tensors(), progress)
         write_csv(self.config.out / "learning_curve.csv", self.curve)
 
     def restore(self) -> None:
         """Go back to the last committed interval, and forget whatever was written after it."""
-        path = self.config.out / "state.safetensors"
-        if path.exists():
-            with safe_open(path, "pt") as file:
-                progress = json.loads(file.metadata()["progress"])
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        run = self.config.out
+        if state_path(run).exists():
+            progress, tensors = read_state(run, {"episode": whole(0), "interval": whole(1)})
             self.step, self.episode, self.interval = (progress[key] for key in ("step", "episode", "interval"))
             self.curve = progress["curve"]
             self.learner.model._n_updates = progress["updates"]
-            self.learner.load(tensors)
-            numbers = range(1, self.interval + 1)
-            self.learner.refill(FlatEpisodes.concatenate([read_part(self._part(number)) for number in numbers]))
-        for part in sorted((self.config.out / "parts").glob("part-*.hdf5"))[self.interval :]:
+            recorded = [read_part(part_path(run, number)) for number in range(1, self.interval + 1)]
+            try:
+                self.learner.load(tensors)
+                self.learner.refill(FlatEpisodes.concatenate(recorded))
+            except (KeyError, ValueError, RuntimeError) as error:
+                raise DatasetError(f"{state_path(run)} does not fit this run: {error}; remove {run}") from error
+        for part in sorted((run / "parts").glob("part-*.hdf5"))[self.interval :]:
             part.unlink()
-
-
-def read_curve(run: Path) -> list[dict[str, Any]]:
-    with safe_open(run / "state.safetensors", "pt") as file:
-        return json.loads(file.metadata()["progress"])["curve"]

@@ -10,26 +10,41 @@ Frames are not kept: the policies fit into a few megabytes and play any number o
 
 from __future__ import annotations
 
-import json
-import shutil
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 
 from brrcrl_lib.base.devices import track
-from brrcrl_lib.base.files import ROOT, git_revision, versions, write_csv, write_json
+from brrcrl_lib.base.files import (
+    ROOT,
+    check_replaceable,
+    git_revision,
+    locked,
+    partial_path,
+    remove,
+    replace_folder,
+    versions,
+    write_csv,
+    write_json,
+)
+from brrcrl_lib.base.limits import Count, EnvId, Name, OutPath, Seed, check_settings, whole
 from brrcrl_lib.data.atari import AtariConfig, AtariEnv, env_id, rom_name
 from brrcrl_lib.data.registry import DatasetError
 from brrcrl_lib.tools.agents.atari import AtariActor
 from brrcrl_lib.tools.agents.play_atari import play_games
-from brrcrl_lib.tools.collecting.ppo import PpoConfig, PpoLearner, read_state
+from brrcrl_lib.tools.collecting.ppo import PpoConfig, PpoLearner
+from brrcrl_lib.tools.collecting.run_files import (
+    EVALUATION_SEED,
+    check_same_settings,
+    read_settings,
+    state_path,
+    write_settings,
+)
 
-MEASURING_SEED = 900_000_000
-"""Games that only measure a policy start from here, far from the seeds of training."""
 LARGEST_LADDER = 8_000_000
 """Bytes that the policies of one game may take."""
 
@@ -38,29 +53,29 @@ LARGEST_LADDER = 8_000_000
 class AtariCollectConfig:
     """Train PPO on an Atari game and keep the policy at every stage."""
 
-    env: str
+    env: EnvId
     """The game, for example ALE/Pong-v5."""
-    out: Path
+    out: OutPath
     """Run directory; an unfinished run there is continued."""
     algorithm: Literal["ppo"] = "ppo"
     """PPO of Stable-Baselines3; `--algorithm sac` is for continuous control and has other options."""
-    steps: int = 1_000_000
+    steps: Count = 1_000_000
     """Environment steps, of four frames each, after which training ends."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of the run; game g starts from seed * 1,000,000 + g."""
-    snapshot_every: int = 25_000
+    snapshot_every: Count = 25_000
     """Steps between snapshots; each is saved and committed. The first is untrained."""
     ppo: PpoConfig = field(default_factory=PpoConfig)
     """How the agent learns."""
     sticky_actions: bool = False
     """Each screen repeats the previous action with probability 0.25."""
-    publish_as: str | None = None
+    publish_as: Name | None = None
     """Short name, for example pong: when training has ended, write its policies to data/policies/atari/pong."""
-    rungs: int = 10
+    rungs: Annotated[int, whole(2)] = 10
     """How many snapshots are published, from untrained to best."""
-    measuring_games: int = 8
+    measuring_games: Count = 8
     """Fresh games that measure each published policy."""
-    policies: Path = ROOT / "data" / "policies" / "atari"
+    policies: OutPath = ROOT / "data" / "policies" / "atari"
     """Folder for published policies."""
 
 
@@ -70,49 +85,45 @@ MAY_CHANGE = {"out", "steps", "publish_as", "rungs", "measuring_games", "policie
 
 def collect_atari(config: AtariCollectConfig, progress: bool = True) -> list[dict[str, Any]]:
     """Run or continue a collection; return its learning curve."""
+    check_settings(config)
     game = rom_name(config.env)  # refuses an unknown one before anything is written
-    before = _check_same_config(config)
+    if config.publish_as is not None:
+        check_replaceable(config.policies / config.publish_as, "ladder.json", overwrite=True)
+    before = _learning_rate_before(config)
     torch.set_num_threads(1)
     learner = PpoLearner(config.env, config.seed, config.ppo, AtariConfig(sticky_actions=config.sticky_actions))
-    state = config.out / "state.safetensors"
-    curve: list[dict[str, Any]] = learner.restore(state)["curve"] if state.exists() else []
-    for point in curve:
-        point.setdefault("learning_rate", before)
-    if not curve:
-        _commit(config, learner, curve, 0.0)
-    bar = track(total=config.steps, initial=learner.step, unit="step", desc=game, **({} if progress else QUIET))
-    started = time.perf_counter()
-    while learner.step < config.steps:
-        snapshots = learner.step // config.snapshot_every
-        bar.update(learner.round())
-        if learner.step // config.snapshot_every > snapshots or learner.step >= config.steps:
-            _commit(config, learner, curve, time.perf_counter() - started)
+    with locked(config.out):
+        write_settings(config.out, config)
+        curve: list[dict[str, Any]] = learner.restore(config.out)["curve"] if state_path(config.out).exists() else []
+        for point in curve:
+            point.setdefault("learning_rate", before)
+        if not curve:
+            _commit(config, learner, curve, 0.0)
+        with track(
+            total=config.steps, initial=learner.step, unit="step", desc=game, **({} if progress else QUIET)
+        ) as bar:
             started = time.perf_counter()
-            bar.set_postfix(games=learner.games, score=curve[-1]["return_mean"])
-    bar.close()
+            while learner.step < config.steps:
+                snapshots = learner.step // config.snapshot_every
+                bar.update(learner.round())
+                if learner.step // config.snapshot_every > snapshots or learner.step >= config.steps:
+                    _commit(config, learner, curve, time.perf_counter() - started)
+                    started = time.perf_counter()
+                    bar.set_postfix(games=learner.games, score=curve[-1]["return_mean"])
     if config.publish_as is not None:
         publish_ladder(config, curve)
     return curve
 
 
-def _check_same_config(config: AtariCollectConfig) -> float:
-    """Refuse to continue a run under settings that would make it another one; return its learning rate so far.
-
-    A run may go on with another learning rate: the learning curve says which rate led to each point.
-    """
-    path = config.out / "config.json"
-    wanted = json.loads(json.dumps(asdict(config), default=str))
-    rate = config.ppo.learning_rate
-    if path.exists():
-        stored = json.loads(path.read_text())
-        rate = stored.get("ppo", {}).get("learning_rate", rate)
-        stored = {**stored, "ppo": {**stored.get("ppo", {}), "learning_rate": config.ppo.learning_rate}}
-        changed = [key for key in wanted if key not in MAY_CHANGE and stored.get(key) != wanted[key]]
-        if changed:
-            listing = ", ".join(f"{key}: {stored.get(key)!r} before, {wanted[key]!r} now" for key in changed)
-            raise DatasetError(f"{config.out} holds a run with other settings ({listing}); choose another --out")
-    write_json(path, wanted)
-    return rate
+def _learning_rate_before(config: AtariCollectConfig) -> float:
+    """The learning rate of a run so far, which alone of PPO's settings may change: the curve says where it did."""
+    if not (config.out / "config.json").exists():
+        return config.ppo.learning_rate
+    stored = read_settings(config.out).get("ppo")
+    stored = stored if isinstance(stored, dict) else {}
+    given = {"ppo": {**stored, "learning_rate": config.ppo.learning_rate}}
+    check_same_settings(config.out, config, MAY_CHANGE, given)
+    return stored.get("learning_rate", config.ppo.learning_rate)
 
 
 def _commit(config: AtariCollectConfig, learner: PpoLearner, curve: list[dict[str, Any]], seconds: float) -> None:
@@ -134,17 +145,12 @@ def _commit(config: AtariCollectConfig, learner: PpoLearner, curve: list[dict[st
     about = {key: value for key, value in point.items() if key != "seconds"}
     settings = {"env": env_id(config.env), "seed": config.seed, "sticky_actions": config.sticky_actions}
     learner.actor().save(snapshot_path(config.out, learner.step), **settings, training=about, step=learner.step)
-    learner.save(config.out / "state.safetensors", curve=curve)
+    learner.save(config.out, curve=curve)
     write_csv(config.out / "learning_curve.csv", curve)
 
 
 def snapshot_path(run: Path, step: int) -> Path:
     return run / "snapshots" / f"step-{step:08d}.safetensors"
-
-
-def read_atari_curve(run: Path) -> list[dict[str, Any]]:
-    """The learning curve of a run so far."""
-    return read_state(run / "state.safetensors")[0]["curve"]
 
 
 # -- publishing ----------------------------------------------------------------------------------------------------
@@ -181,8 +187,8 @@ def publish_ladder(config: AtariCollectConfig, curve: list[dict[str, Any]]) -> P
     """Measure the chosen snapshots in fresh games and write them, the curve and a summary, all or nothing."""
     assert config.publish_as is not None
     target = config.policies / config.publish_as
-    staging = target.with_name(f".{target.name}.partial")
-    shutil.rmtree(staging, ignore_errors=True)
+    staging = partial_path(target)
+    remove(staging)
     envs = [
         AtariEnv(config.env, AtariConfig(sticky_actions=config.sticky_actions)) for _ in range(config.measuring_games)
     ]
@@ -190,19 +196,19 @@ def publish_ladder(config: AtariCollectConfig, curve: list[dict[str, Any]]) -> P
     for index in track(choose_rungs(curve, config.rungs), desc="measuring", unit="policy"):
         source = snapshot_path(config.out, curve[index]["step"])
         actor = AtariActor.load(source)
-        seeds = range(MEASURING_SEED, MEASURING_SEED + config.measuring_games)
+        seeds = range(EVALUATION_SEED, EVALUATION_SEED + config.measuring_games)
         scores = np.array([game.score for game in play_games(actor, envs, seeds)])
         measured = {
             "fresh_return_mean": round(float(scores.mean()), 2),
             "fresh_return_std": round(float(scores.std()), 2),
             "fresh_games": len(scores),
-            "fresh_first_seed": MEASURING_SEED,
+            "fresh_first_seed": EVALUATION_SEED,
         }
         actor.save(staging / source.name, **actor.about, **measured)
         rows.append({"file": source.name, "step": curve[index]["step"], **measured})
     size = sum(file.stat().st_size for file in staging.iterdir())
     if size > LARGEST_LADDER:
-        shutil.rmtree(staging)
+        remove(staging)
         raise DatasetError(
             f"{len(rows)} policies take {size:,} bytes, more than {LARGEST_LADDER:,}; publish fewer with --rungs"
         )
@@ -210,6 +216,6 @@ def publish_ladder(config: AtariCollectConfig, curve: list[dict[str, Any]]) -> P
     settings = {key: value for key, value in asdict(config).items() if key not in MAY_CHANGE}
     about = {"versions": versions(), "revision": git_revision(), "licence": "CC-BY-4.0"}
     write_json(staging / "ladder.json", {"training": settings, "policies": rows, "bytes": size, **about})
-    shutil.rmtree(target, ignore_errors=True)
-    staging.replace(target)
+    check_replaceable(target, "ladder.json", overwrite=True)
+    replace_folder(staging, target)
     return target

@@ -11,6 +11,8 @@ import gymnasium as gym
 import numpy as np
 import torch
 
+from brrcrl_lib.base.errors import KitError
+from brrcrl_lib.base.tensors import optimizer_tensors, restore_optimizer, section
 from brrcrl_lib.data.episodes import round_mantissa
 from brrcrl_lib.data.storage import FlatEpisodes
 from brrcrl_lib.tools.agents.vectors import Actor, DqnActor, SacActor
@@ -77,22 +79,13 @@ class Learner:
         """Networks and optimisers, flat."""
         tensors = {f"policy/{name}": tensor for name, tensor in self.model.policy.state_dict().items()}
         for label, optimizer in self.optimizers().items():
-            for index, entries in optimizer.state_dict()["state"].items():
-                tensors |= {f"{label}/{index}/{name}": value for name, value in entries.items()}
+            tensors |= {f"{label}/{name}": tensor for name, tensor in optimizer_tensors(optimizer).items()}
         return tensors
 
     def load(self, tensors: dict[str, torch.Tensor]) -> None:
-        prefix = "policy/"
-        self.model.policy.load_state_dict(
-            {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-        )
+        self.model.policy.load_state_dict(section(tensors, "policy"))
         for label, optimizer in self.optimizers().items():
-            state: dict[int, dict[str, torch.Tensor]] = {}
-            for name, value in tensors.items():
-                if name.startswith(label + "/"):
-                    _, index, entry = name.split("/")
-                    state.setdefault(int(index), {})[entry] = value
-            optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
+            restore_optimizer(optimizer, section(tensors, label))
 
     def refill(self, flat: FlatEpisodes) -> None:
         """Put the recorded transitions back where `remember` had put them."""
@@ -178,7 +171,7 @@ class DqnLearner(Learner):
 def make_learner(config: CollectConfig, env: gym.Env) -> Learner:
     """SAC where actions are a box, DQN where they are a set; observations are vectors."""
     if len(env.observation_space.shape or ()) != 1:
-        raise ValueError(
+        raise KitError(
             f"{config.env} has observations of shape {env.observation_space.shape}; vectors are needed here "
             "(on Atari: --algorithm ppo)"
         )
@@ -186,4 +179,4 @@ def make_learner(config: CollectConfig, env: gym.Env) -> Learner:
         return SacLearner(config, env)
     if isinstance(env.action_space, gym.spaces.Discrete):
         return DqnLearner(config, env)
-    raise ValueError(f"{config.env} has actions {env.action_space}; SAC needs a box and DQN a discrete set of them")
+    raise KitError(f"{config.env} has actions {env.action_space}; SAC needs a box and DQN a discrete set of them")

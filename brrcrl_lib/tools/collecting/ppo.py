@@ -6,54 +6,54 @@ they are played again. Stable-Baselines3 draws from the global generators, which
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
 from stable_baselines3 import PPO
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.vec_env import DummyVecEnv
-from torch import Tensor
 
-from brrcrl_lib.base.files import atomic_path
+from brrcrl_lib.base.limits import YES_OR_NO, Count, Discount, Rate, each, number, whole
+from brrcrl_lib.base.tensors import optimizer_tensors, restore_optimizer, section
 from brrcrl_lib.data.atari import AtariConfig, AtariEnv
 from brrcrl_lib.data.registry import DatasetError
 from brrcrl_lib.tools.agents.atari import AtariActor, AtariTrunk
+from brrcrl_lib.tools.collecting.run_files import read_state, save_state, state_path
+
+PROGRESS = {"rounds": whole(0), "games": whole(0), "first": each(YES_OR_NO), "seeds": each(whole(0))}
 
 
 @dataclass(frozen=True)
 class PpoConfig:
     """How the agent learns; the defaults are PPO's for Atari, with a smaller network."""
 
-    envs: int = 8
+    envs: Count = 8
     """Games played side by side."""
-    rollout: int = 128
+    rollout: Count = 128
     """Steps per game between two updates."""
-    batch_size: int = 256
+    batch_size: Count = 256
     """Transitions per gradient step."""
-    epochs: int = 3
+    epochs: Count = 3
     """Passes over the transitions of one update."""
-    learning_rate: float = 2.5e-4
+    learning_rate: Rate = 2.5e-4
     """Adam's learning rate."""
-    discount: float = 0.99
+    discount: Discount = 0.99
     """Discount of rewards."""
-    gae_lambda: float = 0.95
+    gae_lambda: Discount = 0.95
     """Of the advantage estimate."""
-    clip_range: float = 0.1
+    clip_range: Rate = 0.1
     """How far an update may change the probability of an action."""
-    entropy: float = 0.01
+    entropy: Annotated[float, number(0)] = 0.01
     """Weight of the policy's entropy."""
-    value_weight: float = 0.5
+    value_weight: Annotated[float, number(0)] = 0.5
     """Weight of the value loss."""
-    channels: tuple[int, int, int] = (16, 32, 64)
+    channels: tuple[Count, Count, Count] = (16, 32, 64)
     """Filters of the three convolutions."""
-    units: int = 256
+    units: Count = 256
     """Units of the layer behind them."""
 
 
@@ -157,26 +157,27 @@ class PpoLearner:
     def _play(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """One step in every game. For learning, rewards are -1, 0 or 1 and a lost life ends an episode."""
         rewards, ended = np.zeros(len(actions), np.float32), np.zeros(len(actions), bool)
-        for number, (env, action) in enumerate(zip(self.envs, actions.tolist(), strict=True)):
-            running = self.running[number]
+        for place, (env, action) in enumerate(zip(self.envs, actions.tolist(), strict=True)):
+            running = self.running[place]
             _, _, terminated, truncated, info = env.step(action)
             running.actions.append(action)
             running.score += info["score"]
-            rewards[number] = np.sign(info["score"])
-            ended[number] = terminated or truncated or info["life_lost"]
+            rewards[place] = np.sign(info["score"])
+            ended[place] = terminated or truncated or info["life_lost"]
             if terminated or truncated:
                 self.finished.append((running.score, len(running.actions)))
-                self.running[number] = self._start(env)
+                self.running[place] = self._start(env)
         return rewards, ended
 
     # -- saving and restoring -----------------------------------------------------------------------------------
 
-    def save(self, path: Path, **about: Any) -> None:
+    def save(self, run: Path, **about: Any) -> None:
+        """Commit to the folder of a run."""
         tensors = {f"policy/{name}": tensor for name, tensor in self.ppo.policy.state_dict().items()}
-        for index, entries in self.ppo.policy.optimizer.state_dict()["state"].items():
-            tensors |= {f"optimizer/{index}/{name}": value for name, value in entries.items()}
-        for number, running in enumerate(self.running):
-            tensors[f"game/{number}"] = torch.tensor(running.actions, dtype=torch.uint8)
+        optimizer = optimizer_tensors(self.ppo.policy.optimizer)
+        tensors |= {f"optimizer/{name}": tensor for name, tensor in optimizer.items()}
+        for place, running in enumerate(self.running):
+            tensors[f"game/{place}"] = torch.tensor(running.actions, dtype=torch.uint8)
         progress = {
             "step": self.step,
             "rounds": self.rounds,
@@ -186,28 +187,24 @@ class PpoLearner:
             "updates": self.ppo._n_updates,
             **about,
         }
-        with atomic_path(path) as temporary:
-            save_file(
-                {name: tensor.contiguous().clone() for name, tensor in tensors.items()},
-                temporary,
-                metadata={"progress": json.dumps(progress)},
-            )
+        save_state(run, tensors, progress)
 
-    def restore(self, path: Path) -> dict[str, Any]:
-        """Go back to a saved moment; return what was saved `about` it."""
-        progress, tensors = read_state(path)
+    def restore(self, run: Path) -> dict[str, Any]:
+        """Go back to the moment that was committed; return what was saved `about` it."""
+        progress, tensors = read_state(run, PROGRESS)
+        try:
+            self.ppo.policy.load_state_dict(section(tensors, "policy"))
+            restore_optimizer(self.ppo.policy.optimizer, section(tensors, "optimizer"))
+            games = [tensors[f"game/{place}"].tolist() for place in range(len(self.envs))]
+            self.running = [
+                self._replay(env, seed, actions)
+                for env, seed, actions in zip(self.envs, progress["seeds"], games, strict=True)
+            ]
+        except (KeyError, ValueError, RuntimeError, IndexError) as error:
+            raise DatasetError(f"{state_path(run)} does not fit this run: {error}; remove {run}") from error
         self.step, self.rounds, self.games = (progress[key] for key in ("step", "rounds", "games"))
         self.first = np.array(progress["first"])
         self.ppo._n_updates = progress["updates"]
-        policy = self.ppo.policy
-        policy.load_state_dict(_below(tensors, "policy"))
-        state: dict[int, dict[str, Tensor]] = {}
-        for name, value in _below(tensors, "optimizer").items():
-            index, entry = name.split("/")
-            state.setdefault(int(index), {})[entry] = value
-        policy.optimizer.load_state_dict(policy.optimizer.state_dict() | {"state": state})
-        for number, (env, seed) in enumerate(zip(self.envs, progress["seeds"], strict=True)):
-            self.running[number] = self._replay(env, seed, tensors[f"game/{number}"].tolist())
         return progress
 
     @staticmethod
@@ -215,17 +212,3 @@ class PpoLearner:
         env.reset(seed=seed)
         score = sum(env.step(action)[4]["score"] for action in actions)
         return _Running(seed, actions, float(score))
-
-
-def _below(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix + "/"): value for name, value in tensors.items() if name.startswith(prefix + "/")}
-
-
-def read_state(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Progress and tensors of a checkpoint."""
-    try:
-        with safe_open(path, "pt") as file:
-            progress = json.loads(file.metadata()["progress"])
-            return progress, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    except Exception as error:
-        raise DatasetError(f"{path} is no readable checkpoint: {error}") from error

@@ -8,7 +8,6 @@ end belong to an episode that the recording cut off. The table is read in chunks
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -20,8 +19,10 @@ import numpy as np
 from brrcrl_lib.base.devices import track
 from brrcrl_lib.base.environments import make_env
 from brrcrl_lib.base.files import git_revision, versions
+from brrcrl_lib.base.limits import Count, EnvId, OutPath, check_settings
+from brrcrl_lib.data.hdf5 import check_memory, numbers, reading
 from brrcrl_lib.data.registry import DatasetError, data_root
-from brrcrl_lib.data.storage import FlatEpisodes, check_dataset_id, write_dataset
+from brrcrl_lib.data.storage import FlatEpisodes, check_free, write_dataset
 from brrcrl_lib.tools.publishing.cards import episode_statistics
 
 REQUIRED = ("observations", "actions", "rewards", "terminals", "timeouts")
@@ -37,9 +38,9 @@ KNOWN_ROWS = {
 class ImportConfig:
     """Convert a D4RL HDF5 file to a Minari dataset."""
 
-    file: Path
+    file: OutPath
     """The HDF5 file, for example hopper_medium_replay-v2.hdf5."""
-    env: str
+    env: EnvId
     """Gymnasium id of the environment it was recorded in, for example Hopper-v4."""
     id: str
     """Dataset id to write, for example d4rl/hopper/medium-replay-v2."""
@@ -47,7 +48,7 @@ class ImportConfig:
     """Rows after the last end of an episode: their returns are cut off, so they are dropped, or kept as truncated."""
     root: Path | None = None
     """Folder of Minari datasets; by default MINARI_DATASETS_PATH or data/minari."""
-    chunk_rows: int = 100_000
+    chunk_rows: Count = 100_000
     """Rows read at a time."""
     overwrite: bool = False
     """Replace a dataset of the same id."""
@@ -71,15 +72,18 @@ class ImportReport:
 
 def import_d4rl(config: ImportConfig) -> ImportReport:
     """Write the dataset, whole or not at all; say what was found on the way."""
+    check_settings(config)
     root = data_root(config.root)
-    check_dataset_id(config.id)
-    if (root / config.id).exists() and not config.overwrite:
-        raise DatasetError(f"dataset '{config.id}' exists in {root}; choose another --id or pass --overwrite")
+    check_free(root, config.id, config.overwrite)
+    if not config.file.is_file():
+        raise DatasetError(f"no file at {config.file}")
     env = _make_env(config.env)
     report = ImportReport(root / config.id)
     card: dict[str, Any] = {"description": f"Imported from the D4RL file {config.file.name}."}
-    with _open(config.file) as table:
-        with _reading(config.file):
+    with reading(config.file):
+        table = h5py.File(config.file, "r")
+    with table:
+        with reading(config.file):
             report.rows = check_table(table, env, config.file)
         assert env.spec is not None and env.observation_space.shape is not None
         write_dataset(
@@ -100,22 +104,6 @@ def import_d4rl(config: ImportConfig) -> ImportReport:
     return report
 
 
-def _open(file: Path) -> h5py.File:
-    if not file.is_file():
-        raise DatasetError(f"no file at {file}")
-    with _reading(file):
-        return h5py.File(file, "r")
-
-
-@contextmanager
-def _reading(file: Path) -> Iterator[None]:
-    """Say in one sentence what HDF5 says in several kinds of exceptions."""
-    try:
-        yield
-    except (OSError, RuntimeError, KeyError) as error:
-        raise DatasetError(f"{file} is no readable HDF5 file, or only a part of one: {error}") from error
-
-
 def known_name(dataset_id: str) -> str:
     """D4RL's name of a dataset: d4rl/hopper/medium-v2 is hopper-medium-v2."""
     return "-".join(dataset_id.lower().split("/")[-2:])
@@ -126,11 +114,9 @@ def check_table(table: h5py.File, env: gym.Env, file: Path) -> int:
     missing = [key for key in REQUIRED if key not in table]
     if missing:
         raise DatasetError(f"{file} lacks {', '.join(missing)}; it holds {', '.join(sorted(table)) or 'nothing'}")
-    keys = [*REQUIRED, *(["next_observations"] if "next_observations" in table else [])]
-    groups = [key for key in keys if not isinstance(table[key], h5py.Dataset) or not table[key].shape]
-    if groups:
-        raise DatasetError(f"{file}: {', '.join(groups)} should be arrays with one row per step")
-    rows = {key: len(table[key]) for key in keys}
+    columns = {key: numbers(table, key) for key in _keys(table)}
+    check_memory(columns.values(), file)
+    rows = {key: len(column) for key, column in columns.items()}
     if len(set(rows.values())) > 1:
         listing = ", ".join(f"{key} {count:,}" for key, count in rows.items())
         raise DatasetError(f"{file} has columns of different lengths: {listing}")
@@ -138,19 +124,20 @@ def check_table(table: h5py.File, env: gym.Env, file: Path) -> int:
         raise DatasetError(f"{file} is empty: it has no rows")
     wanted = {"observations": env.observation_space.shape, "actions": env.action_space.shape}
     wanted["next_observations"] = wanted["observations"]
-    for key in keys:
-        shape = table[key].shape[1:]
+    for key, column in columns.items():
+        shape = column.shape[1:]
         if shape != wanted.get(key, ()):
             name = env.spec.id if env.spec else "the environment"
             raise DatasetError(f"{file}: {key} have shape {shape} per row; {name} has {wanted.get(key, ())}")
     return rows["rewards"]
 
 
+def _keys(table: h5py.File) -> list[str]:
+    return [*REQUIRED, *(["next_observations"] if "next_observations" in table else [])]
+
+
 def _make_env(env_id: str) -> gym.Env:
-    try:
-        env = make_env(env_id)
-    except Exception as error:  # Gymnasium raises its own kinds, and MuJoCo environments plain ones
-        raise DatasetError(f"environment '{env_id}' cannot be made: {error}") from error
+    env = make_env(env_id)
     if not isinstance(env.observation_space, gym.spaces.Box) or not isinstance(env.action_space, gym.spaces.Box):
         raise DatasetError(f"{env_id} has no vectors of numbers as observations and actions, as D4RL files do")
     return env
@@ -201,42 +188,51 @@ def split_episodes(table: h5py.File, config: ImportConfig, report: ImportReport)
     The final observation of an episode is the last row's next_observation. Where the file has none, the last
     observation is repeated: dropping the last step instead would lose its reward and make every RTG wrong.
     """
-    waiting: dict[str, np.ndarray] = {}
+    waiting: list[dict[str, np.ndarray]] = []  # the rows of the episode that is open
     bar = track(total=report.rows, unit="row", desc=config.file.name)
     for first in range(0, report.rows, config.chunk_rows):
         chunk = _read_chunk(table, first, min(first + config.chunk_rows, report.rows), config.file)
-        rows = {key: np.concatenate([waiting[key], chunk[key]]) for key in chunk} if waiting else chunk
-        ends = np.flatnonzero(rows["terminals"] | rows["timeouts"])
+        ends = np.flatnonzero(chunk["terminals"] | chunk["timeouts"])
         whole = int(ends[-1]) + 1 if len(ends) else 0
-        waiting = {key: column[whole:].copy() for key, column in rows.items()}
         if whole:
-            yield _flatten({key: column[:whole] for key, column in rows.items()}, ends)
+            before = sum(len(piece["rewards"]) for piece in waiting)
+            yield _flatten(_join([*waiting, {key: column[:whole] for key, column in chunk.items()}]), ends + before)
+            waiting = []
+        waiting.append({key: column[whole:].copy() for key, column in chunk.items()})
         bar.update(len(chunk["rewards"]))
     bar.close()
-    report.tail_rows = len(waiting["rewards"])
+    tail = _join(waiting)
+    report.tail_rows = len(tail["rewards"])
     if report.tail_rows:
         report.notes.append(
             f"the last {report.tail_rows:,} rows belong to an unfinished episode and were "
             + ("kept as a truncated one" if config.tail == "keep" else "dropped (--tail keep keeps them)")
         )
         if config.tail == "keep":
-            waiting["timeouts"][-1] = True
-            yield _flatten(waiting, np.array([report.tail_rows - 1]))
+            tail["timeouts"][-1] = True
+            yield _flatten(tail, np.array([report.tail_rows - 1]))
+
+
+def _join(pieces: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    return {key: np.concatenate([piece[key] for piece in pieces]) for key in pieces[0]}
 
 
 def _read_chunk(table: h5py.File, first: int, last: int, file: Path) -> dict[str, np.ndarray]:
-    keys = [*REQUIRED, *(["next_observations"] if "next_observations" in table else [])]
     chunk: dict[str, np.ndarray] = {}
-    for key in keys:
-        with _reading(file):
+    for key in _keys(table):
+        with reading(file):
             values = table[key][first:last]
         if key in ("terminals", "timeouts"):
+            if not np.isin(values, (0, 1)).all():
+                raise DatasetError(f"{file}: {key} hold other values than 0 and 1")
             chunk[key] = values.astype(bool)
             continue
-        finite = np.isfinite(values).reshape(len(values), -1).all(1)
+        with np.errstate(over="ignore"):
+            chunk[key] = values.astype(np.float32, copy=False)  # what is too large for 32 bits becomes infinite
+        finite = np.isfinite(chunk[key]).reshape(len(values), -1).all(1)
         if not finite.all():
-            raise DatasetError(f"{file}: {key} are not finite in row {first + int(np.argmin(finite)):,}")
-        chunk[key] = values.astype(np.float32, copy=False)
+            row = first + int(np.argmin(finite))
+            raise DatasetError(f"{file}: {key} are not finite in row {row:,}, as 32-bit numbers")
     return chunk
 
 

@@ -15,12 +15,13 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from brrcrl_lib.base.devices import track
-from brrcrl_lib.base.files import git_revision, versions
+from brrcrl_lib.base.files import check_replaceable, git_revision, versions
+from brrcrl_lib.base.limits import Count, Names, OutPath, check_settings, number
 from brrcrl_lib.data.atari import AtariEnv, env_id, rom_name
 from brrcrl_lib.data.frame_format import SHAPE, STACK, frames_root
 from brrcrl_lib.data.frame_writer import FrameWriter
@@ -42,17 +43,17 @@ STATES = {
 class ImportReplayConfig:
     """Convert the DQN-replay files of a game to a frame store."""
 
-    dir: Path
+    dir: OutPath
     """Folder with the files, or one above it: DIR, DIR/Breakout and DIR/Breakout/1/replay_logs are looked through."""
     game: str
     """The game, for example Breakout."""
-    fraction: float = 1.0
+    fraction: Annotated[float, number(0, 1, above=0)] = 1.0
     """Share of every checkpoint to take, from its beginning on; 0.1 is the paper's size."""
-    name: str | None = None
+    name: Names | None = None
     """Name of the store; by default dqn-replay/breakout-10 for a tenth of Breakout."""
     root: Path | None = None
     """Folder of frame stores; by default BRRCRL_FRAMES_PATH or runs/frames."""
-    chunk_rows: int = 4_000
+    chunk_rows: Count = 4_000
     """Rows decompressed at a time: 28 MB."""
     overwrite: bool = False
     """Replace a store of the same name."""
@@ -73,15 +74,11 @@ class ReplayReport:
 
 def import_dqn_replay(config: ImportReplayConfig) -> ReplayReport:
     """Run or continue an import. All small files are checked before anything is written."""
-    if not 0 < config.fraction <= 1:
-        raise DatasetError(f"--fraction must lie in (0, 1]; got {config.fraction}")
-    if config.chunk_rows < 1:
-        raise DatasetError(f"--chunk-rows must be at least 1; got {config.chunk_rows}")
+    check_settings(config)
     game = env_id(config.game)
     name = config.name or f"dqn-replay/{rom_name(game)}-{config.fraction * 100:g}"
     target = frames_root(config.root) / name
-    if target.exists() and not config.overwrite:
-        raise DatasetError(f"{target} exists; choose another --name or pass --overwrite")
+    check_replaceable(target, "store.json", config.overwrite)
     checkpoints = find_checkpoints(find_folder(config.dir, config.game))
     meanings = AtariEnv(game).meanings
     largest = max(checkpoint.largest_action for checkpoint in checkpoints)
@@ -136,16 +133,19 @@ class _Counts:
 
 
 class _Import:
-    """Goes through the checkpoints row by row; commits after every chunk."""
+    """Goes through the checkpoints row by row; commits after each of them, and begins a broken-off one again."""
 
     def __init__(self, config: ImportReplayConfig, writer: FrameWriter) -> None:
         self.config, self.writer = config, writer
         done = writer.progress
-        self.number, self.row = done.get("number", -1), done.get("row", 0)  # up to where the files are done with
+        if "finished" not in done:
+            writer.rewind(0, 0, 0)
+            done = {}
+        self.finished = done.get("finished", -1)  # the last checkpoint that is done with
         self.state = done.get("state", "start")  # one of STATES
         self.padding = done.get("padding", 0)  # rows of zeros seen in this gap between two games
         self.counts = _Counts(**done.get("counts", {}))
-        self.mark: dict[str, Any] = done.get("mark", {})  # how things were when the checkpoint was opened
+        self.number = self.row = 0  # the checkpoint that is being read, and up to where
 
     def run(self, checkpoints: list[Checkpoint]) -> _Counts:
         wanted = {checkpoint.number: math.ceil(checkpoint.rows * self.config.fraction) for checkpoint in checkpoints}
@@ -153,14 +153,15 @@ class _Import:
         before: Checkpoint | None = None
         for checkpoint in checkpoints:
             count = wanted[checkpoint.number]
-            if checkpoint.number >= self.number:
-                if checkpoint.number > self.number:  # not in the middle of it
-                    self._open(checkpoint, before, wanted)
-                bar.update(self.row)
+            if checkpoint.number > self.finished:
+                self._enter(checkpoint, before, wanted)
                 try:
                     self._read(checkpoint, count, bar)
                 except DatasetError as error:
-                    raise DatasetError(f"{error}{self._undo()}") from error
+                    raise DatasetError(f"{error}{self._kept()}") from error
+                self.writer.commit(
+                    finished=checkpoint.number, state=self.state, padding=self.padding, counts=asdict(self.counts)
+                )
             else:
                 bar.update(count)
             before = checkpoint
@@ -168,7 +169,7 @@ class _Import:
         self._tear()
         return self.counts
 
-    def _open(self, checkpoint: Checkpoint, before: Checkpoint | None, wanted: dict[int, int]) -> None:
+    def _enter(self, checkpoint: Checkpoint, before: Checkpoint | None, wanted: dict[int, int]) -> None:
         """A checkpoint goes on where the one before it ended, if all of that was taken; else a game may be torn."""
         follows = before is not None and before.number + 1 == checkpoint.number and wanted[before.number] == before.rows
         if not follows:
@@ -176,30 +177,13 @@ class _Import:
             first = before is None and checkpoint.number == 0
             self.state, self.padding = "start" if first else "unsure", 0
         self.number, self.row = checkpoint.number, 0
-        place = {name: getattr(self.writer, name) for name in ("steps", "episodes", "open_steps")}
-        self.mark = {"place": place, "state": self.state, "padding": self.padding, "counts": asdict(self.counts)}
 
-    def _undo(self) -> str:
-        """Forget all of a checkpoint that turned out to be damaged, even rows that could be read; say what is left."""
-        self.writer.rewind(**self.mark["place"])
-        if not self.writer.steps:
-            self.writer.discard()
+    def _kept(self) -> str:
+        """What is left when a checkpoint turns out to be damaged: nothing of it, and all of those before."""
+        if not self.writer.committed:
             return ""
-        self.state, self.padding, self.counts = self.mark["state"], self.mark["padding"], _Counts(**self.mark["counts"])
-        self.row = 0
-        self._commit()
-        kept = f"the {self.writer.steps:,} steps of earlier checkpoints are kept"
+        kept = f"the {self.writer.committed:,} steps of earlier checkpoints are kept"
         return f"; {kept}, and the same command goes on from there"
-
-    def _commit(self) -> None:
-        self.writer.commit(
-            number=self.number,
-            row=self.row,
-            state=self.state,
-            padding=self.padding,
-            counts=asdict(self.counts),
-            mark=self.mark,
-        )
 
     def _tear(self) -> None:
         """What is under way has no end that we will see."""
@@ -208,17 +192,14 @@ class _Import:
     def _read(self, checkpoint: Checkpoint, count: int, bar: Any) -> None:
         columns = checkpoint.columns()
         with FrameStream(checkpoint.parts["observation"]) as frames:
-            frames.skip(self.row)
             waiting = np.empty((0, *SHAPE), np.uint8)  # rows that may be the beginning of a padding
             while self.row < count:
                 fresh = frames.read(min(self.config.chunk_rows, count - self.row - len(waiting)))
                 rows = np.concatenate([waiting, fresh]) if len(waiting) else fresh
-                last = self.row + len(rows) >= count
-                used = self._take(columns, rows, last)
+                used = self._take(columns, rows, last=self.row + len(rows) >= count)
                 waiting = rows[used:]
                 self.row += used
                 bar.update(used)
-                self._commit()
             if count == checkpoint.rows:
                 frames.check_end()
 

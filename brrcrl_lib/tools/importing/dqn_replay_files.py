@@ -18,6 +18,8 @@ from brrcrl_lib.data.frame_format import SHAPE
 from brrcrl_lib.data.registry import DatasetError
 
 PARTS = ("observation", "action", "reward", "terminal")
+LARGEST_CHECKPOINT = 10_000_000
+"""Rows; the published ones have a million."""
 PATTERN = re.compile(r"\$store\$_(\w+?)_ckpt\.(\d+)\.gz")
 
 
@@ -136,6 +138,8 @@ def read_header(stream: gzip.GzipFile, file: Path) -> tuple[tuple[int, ...], np.
         raise DatasetError(
             f"{file} holds {'Python objects' if dtype.hasobject else 'columns first'}; numbers are needed"
         )
+    if not shape or shape[0] > LARGEST_CHECKPOINT:
+        raise DatasetError(f"{file} says that it has {shape} rows; a checkpoint has at most {LARGEST_CHECKPOINT:,}")
     return shape, dtype
 
 
@@ -145,9 +149,11 @@ def _read_column(file: Path) -> np.ndarray:
         shape, dtype = read_header(stream, file)
         if len(shape) != 1 or dtype.kind not in "biuf":
             raise DatasetError(f"{file} should hold one number per row; it holds {dtype} {list(shape)}")
-        content = stream.read()
-    if len(content) != shape[0] * dtype.itemsize:
-        raise DatasetError(f"{file} should hold {shape[0]:,} rows; it holds {len(content) // dtype.itemsize:,}")
+        size = shape[0] * dtype.itemsize
+        content = stream.read(size + 1)  # one more than there should be, so that gzip compares its checksum
+    if len(content) != size:
+        found = "more" if len(content) > size else f"{len(content) // dtype.itemsize:,}"
+        raise DatasetError(f"{file} should hold {shape[0]:,} rows; it holds {found}")
     return np.frombuffer(content, dtype)
 
 
@@ -176,13 +182,6 @@ class FrameStream:
         if len(content) != count * size:
             raise DatasetError(f"{self.file} should hold {self.rows:,} frames; it ends before that; get it again")
         return np.frombuffer(content, np.uint8).reshape(count, *SHAPE)
-
-    def skip(self, count: int) -> None:
-        """Go past frames that are done with; gzip has to decompress them all the same."""
-        while count > 0:
-            some = min(count, 1_000)
-            self.read(some)
-            count -= some
 
     def check_end(self) -> None:
         """After the last frame: gzip compares its checksum here."""

@@ -10,13 +10,24 @@ from typing import Any
 import numpy as np
 
 from brrcrl_lib.base.files import atomic_path, git_revision, versions
+from brrcrl_lib.base.limits import RECORD, TEXT, check_fields, check_settings, number, whole
 from brrcrl_lib.data.episodes import MANTISSA_BITS
-from brrcrl_lib.data.registry import data_root, list_datasets, read_metadata
+from brrcrl_lib.data.registry import DatasetError, data_root, list_datasets, read_metadata
 from brrcrl_lib.data.storage import FlatEpisodes
 from brrcrl_lib.tools.publishing.game_cards import games_table, ladders_table
 
 BEGIN, END = "<!-- dataset cards: written by `brrcrl data publish` -->", "<!-- end of dataset cards -->"
 GAMES_BEGIN, GAMES_END = "<!-- cards of games: written by `brrcrl data cards` -->", "<!-- end of cards of games -->"
+
+
+SHOWN = {
+    "transitions": whole(0),
+    "episodes": whole(0),
+    "return_mean": number(),
+    "return_std": number(),
+    "return_max": number(),
+}
+SHOWN_IF_THERE = {"env": TEXT, "policy": RECORD, "share_of_expert": number()}
 
 
 @dataclass(frozen=True)
@@ -29,6 +40,7 @@ class CardsConfig:
 
 def cards(config: CardsConfig) -> Path:
     """The command: like `write_cards`."""
+    check_settings(config)
     return write_cards(config.root)
 
 
@@ -76,8 +88,12 @@ def cards_table(root: Path | str | None = None) -> str:
         card = metadata.get("card")
         if not card or "return_mean" not in card:
             continue
-        policy, share = card.get("policy", {}), card.get("share_of_expert")
+        check_fields(card, f"the card of {dataset_id}", SHOWN, SHOWN_IF_THERE, DatasetError)
+        policy, share = card.get("policy") or {}, card.get("share_of_expert")
         fresh = policy.get("fresh_return_mean")
+        if fresh is not None:
+            measured = {"fresh_return_mean": number(), "fresh_return_std": number()}
+            check_fields(policy, f"the policy on the card of {dataset_id}", measured, None, DatasetError)
         size = sum(file.stat().st_size for file in folder.iterdir()) / 1e6
         rows.append(
             f"| `{dataset_id}` | {card.get('env', '')} | {card['transitions']:,} | {card['episodes']:,} "
@@ -93,7 +109,10 @@ def write_cards(root: Path | str | None = None) -> Path:
 
     The tables of games come in only where there are games.
     """
-    readme = data_root(root).parent / "README.md"
+    base = data_root(root)
+    if not base.is_dir():
+        raise DatasetError(f"{base} is no folder of datasets; name another with --root")
+    readme = base.parent / "README.md"
     text = readme.read_text() if readme.exists() else "# Data\n"
     text = _between(text, BEGIN, END, cards_table(root))
     if list(readme.parent.glob("policies/atari/*/ladder.json")):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,12 +9,32 @@ from typing import Any
 import numpy as np
 
 from brrcrl_lib.base.files import git_revision, versions
+from brrcrl_lib.base.limits import RECORD, check_fields, each, number, read_json, whole
 from brrcrl_lib.data.frames import FrameStore
+from brrcrl_lib.data.registry import DatasetError
 from brrcrl_lib.worlds import GAMES, world_of
 
 SHOWN = ("env", "seed", "first_game_seed", "lanes", "sticky_actions", "clip_rewards", "frame_skip", "noop_max",
          "fire_on_reset")  # fmt: skip
 """What a card takes over from the store: how the games were played."""
+
+
+LADDER = {"policies": each(RECORD), "bytes": whole(0)}
+RUNG = {
+    "step": whole(0),
+    "fresh_return_mean": number(),
+    "fresh_return_std": number(),
+    "fresh_games": whole(0),
+}
+POINTS = ("min", "p10", "median", "p90", "max")
+CARD = {
+    "transitions": whole(0),
+    "games": whole(0),
+    "return_mean": number(),
+    "return_std": number(),
+    **{f"return_{point}": number() for point in POINTS},
+}
+"""What the tables take from ladder.json and from the card of a sample."""
 
 
 def make_card(store: FrameStore, games: Sequence[int] | None = None) -> dict[str, Any]:
@@ -26,8 +45,8 @@ def make_card(store: FrameStore, games: Sequence[int] | None = None) -> dict[str
     before = np.concatenate([[0], np.cumsum(store.life_lost())])
     lives = before[ends + 1] - before[store.starts[chosen]]
     rows = []
-    for number, policy in enumerate(store.about.get("policies", [])):
-        mine = policies == number
+    for index, policy in enumerate(store.about.get("policies", [])):
+        mine = policies == index
         if mine.any():
             rows.append({**policy, **_distribution(returns[mine]), "transitions": int(lengths[mine].sum())})
     return {
@@ -72,8 +91,11 @@ def card_text(card: dict[str, Any]) -> str:
 
 def _flags(card: dict[str, Any]) -> str:
     """How the games were played."""
-    sticky, clipped = "on" if card["sticky_actions"] else "off", "clipped" if card["clip_rewards"] else "as paid"
-    return f"sticky actions {sticky}, rewards {clipped}, seed {card['seed']}"
+    sticky, clipped = (
+        "on" if card.get("sticky_actions") else "off",
+        "clipped" if card.get("clip_rewards") else "as paid",
+    )
+    return f"sticky actions {sticky}, rewards {clipped}, seed {card.get('seed', 'unknown')}"
 
 
 def ladders_table(data: Path) -> str:
@@ -83,7 +105,11 @@ def ladders_table(data: Path) -> str:
         "|---|---|---|---|---|---|",
     ]
     for file in _in_order(data.glob("policies/atari/*/ladder.json"), lambda path: path.parent.name):
-        game, card = file.parent.name, json.loads(file.read_text())
+        game, card = file.parent.name, read_json(file, LADDER, None, DatasetError)
+        for row in card["policies"]:
+            check_fields(row, f"{file} (policies)", RUNG, None, DatasetError)
+        if not card["policies"]:
+            raise DatasetError(f"{file} names no policies; publish the ladder again")
         first, best = card["policies"][0], max(card["policies"], key=lambda row: row["fresh_return_mean"])
         earned = " to ".join(
             f"{row['fresh_return_mean']:,.1f} ± {row['fresh_return_std']:,.1f}" for row in (first, best)
@@ -108,9 +134,10 @@ def games_table(data: Path) -> str:
         "|---|---|---|---|---|---|",
     ]
     for file in _in_order(data.glob("atari/*.json"), lambda path: path.stem):
-        cards = json.loads(file.read_text())
+        cards = read_json(file, {"store": RECORD, "sample": RECORD}, None, DatasetError)
         for name, card in {f"ladder/{file.stem}": cards["store"], f"sample/{file.stem}": cards["sample"]}.items():
-            spread = ", ".join(f"{card[f'return_{point}']:,.0f}" for point in ("min", "p10", "median", "p90", "max"))
+            check_fields(card, f"{file} ({name})", CARD, None, DatasetError)
+            spread = ", ".join(f"{card[f'return_{point}']:,.0f}" for point in POINTS)
             rows.append(
                 f"| `{name}` | {card['transitions']:,} | {card['games']:,} "
                 f"| {card['return_mean']:,.1f} ± {card['return_std']:,.1f} | {spread} | {_flags(card)} |"

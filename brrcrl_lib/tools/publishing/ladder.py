@@ -14,18 +14,18 @@ import numpy as np
 import torch
 
 from brrcrl_lib.base.devices import track
-from brrcrl_lib.base.files import ROOT, git_revision, versions, write_json
+from brrcrl_lib.base.files import ROOT, check_replaceable, git_revision, settle_below, sha256, versions, write_json
+from brrcrl_lib.base.limits import Count, Names, Seed, check_settings
 from brrcrl_lib.data.atari import AtariConfig, AtariEnv, env_id, rom_name
 from brrcrl_lib.data.frame_format import frames_root
 from brrcrl_lib.data.frame_writer import FrameWriter
 from brrcrl_lib.data.frames import FrameStore
 from brrcrl_lib.data.registry import DatasetError, nearest
-from brrcrl_lib.data.storage import sha256
 from brrcrl_lib.tools.agents.atari import AtariActor
 from brrcrl_lib.tools.agents.play_atari import play_games
 from brrcrl_lib.tools.publishing.game_cards import card_text, make_card
 
-LADDER_SEED = 2_000_000_000
+FIRST_GAME_SEED = 2_000_000_000
 """Games of a ladder start from here, apart from the seeds of training and of measuring."""
 
 
@@ -35,19 +35,19 @@ class LadderConfig:
 
     ladder: str
     """The game, for example pong, or a folder of policies."""
-    steps: int = 200_000
+    steps: Count = 200_000
     """Transitions to record; the last games are kept whole."""
-    seed: int = 0
+    seed: Seed = 0
     """Choose another number for other games of the same policies."""
-    name: str | None = None
+    name: Names | None = None
     """Name of the store; by default ladder/pong for pong."""
-    lanes: int = 8
+    lanes: Count = 8
     """Games played side by side."""
     sticky_actions: bool = False
     """Each screen repeats the previous action with probability 0.25."""
     clip_rewards: bool = False
     """Store -1, 0 or 1; a store with the rewards as paid can still be opened with clipped ones."""
-    max_frames: int = 108_000
+    max_frames: Count = 108_000
     """Screens, four per step, after which a game is cut off."""
     root: Path | None = None
     """Folder of frame stores; by default BRRCRL_FRAMES_PATH or runs/frames."""
@@ -69,6 +69,7 @@ class LadderReport:
 def ladder_folder(game: str) -> Path:
     """Where the policies of a game lie: data/policies/atari/pong, or `game` itself if it is a folder."""
     base = ROOT / "data" / "policies" / "atari"
+    settle_below(base)
     for folder in (base / game, Path(game)):
         if folder.is_dir():
             return folder
@@ -95,12 +96,12 @@ def load_ladder(folder: Path) -> list[tuple[Path, AtariActor]]:
 
 def ladder(config: LadderConfig) -> LadderReport:
     """Run or continue a rollout of all policies; the finished store has a card.json and a card.txt."""
-    if config.steps < 1 or config.lanes < 1:
-        raise DatasetError(f"steps and lanes must be at least 1; got {config.steps} and {config.lanes}")
+    check_settings(config)
     folder = ladder_folder(config.ladder)
     rungs = load_ladder(folder)
     game = rungs[0][1].about["env"]
     target = frames_root(config.root) / (config.name or f"ladder/{rom_name(game)}")
+    check_replaceable(target, "store.json", config.overwrite)
     play = AtariConfig(
         sticky_actions=config.sticky_actions, clip_rewards=config.clip_rewards, max_frames=config.max_frames
     )
@@ -117,7 +118,7 @@ def ladder(config: LadderConfig) -> LadderReport:
         "action_meanings": first.meanings,
         **play.describe(),
         "seed": config.seed,
-        "first_game_seed": LADDER_SEED + 1_000_000 * config.seed,
+        "first_game_seed": FIRST_GAME_SEED + 1_000_000 * config.seed,
         "lanes": lanes,
         "steps_wanted": config.steps,
         "policies": [{"file": file.name, "sha256": sha256(file), **actor.about} for file, actor in rungs],
@@ -147,7 +148,7 @@ def _fill(writer: FrameWriter, actors: list[AtariActor], envs: list[AtariEnv], c
             count = min(2 * len(envs), math.ceil((share - steps[policy]) * games[policy] / steps[policy]))
         else:
             count = max(1, len(envs) // 2)
-        first = LADDER_SEED + 1_000_000 * config.seed + int(games.sum())
+        first = FIRST_GAME_SEED + 1_000_000 * config.seed + int(games.sum())
         for game in play_games(actors[policy], envs, range(first, first + count), on_step=bar.update):
             game.append_to(writer, policy)
             steps[policy] += len(game)

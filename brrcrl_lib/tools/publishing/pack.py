@@ -9,9 +9,6 @@ from __future__ import annotations
 
 import json
 import lzma
-import zipfile
-import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,11 +17,11 @@ import numpy as np
 
 from brrcrl_lib.base.devices import track
 from brrcrl_lib.base.files import atomic_path, write_json
-from brrcrl_lib.data.frame_format import EPISODE, LIFE_LOST, STEP, TERMINATED, TRUNCATED, frames_root
-from brrcrl_lib.data.frame_writer import FrameWriter
+from brrcrl_lib.base.limits import NAMES, Count, Names, OutPath, check, check_settings
+from brrcrl_lib.data.frame_format import EPISODE, STEP, frames_root
 from brrcrl_lib.data.frames import FrameStore, open_frames
 from brrcrl_lib.data.registry import DatasetError
-from brrcrl_lib.data.storage import sha256
+from brrcrl_lib.data.samples import LARGEST_BLOCK, import_sample
 from brrcrl_lib.tools.publishing.game_cards import make_card
 
 BLOCK_BYTES = 64_000_000
@@ -36,11 +33,11 @@ FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 1 << 26}]
 class PackConfig:
     """Put as many whole games of a frame store as fit into one small file."""
 
-    store: Path
+    store: OutPath
     """The frame store, by name or path."""
-    out: Path
+    out: OutPath
     """File to write, for example data/atari/pong.npz; its card is data/atari/pong.json."""
-    max_bytes: int = 3_000_000
+    max_bytes: Count = 3_000_000
     """Size that the file must not exceed."""
     root: Path | None = None
     """Folder of frame stores; by default BRRCRL_FRAMES_PATH or runs/frames."""
@@ -52,7 +49,7 @@ class UnpackConfig:
 
     file: Path
     """A file that `brrcrl data pack` wrote, for example data/atari/pong.npz."""
-    name: str | None = None
+    name: Names | None = None
     """Name of the store; by default that of the file."""
     root: Path | None = None
     """Folder of frame stores; by default BRRCRL_FRAMES_PATH or runs/frames."""
@@ -74,19 +71,27 @@ class Unpacked:
 
 def pack(config: PackConfig) -> dict[str, Any]:
     """The command: like `export_sample`."""
+    check_settings(config)
     return export_sample(open_frames(config.store, config.root), config.out, config.max_bytes)
 
 
 def unpack(config: UnpackConfig) -> Unpacked:
     """The command: like `import_sample`."""
-    target = frames_root(config.root) / (config.name or config.file.stem)
-    store = FrameStore(import_sample(config.file, target, config.overwrite))
+    check_settings(config)
+    name = config.name or config.file.stem
+    check(name, NAMES, "the name of a store")
+    store = FrameStore(import_sample(config.file, frames_root(config.root) / name, config.overwrite))
     return Unpacked(store.folder, len(store), store.episodes)
 
 
 def export_sample(store: FrameStore, path: Path, max_bytes: int = 3_000_000) -> dict[str, Any]:
     """Write as many games as fit, evenly from all policies, and beside them a card; say how many those were."""
+    if path.suffix != ".npz":
+        raise DatasetError(f"a sample is an .npz file with its card beside it; write {path.with_suffix('.npz')}")
     order = _spread(store)
+    longest = int(store.lengths.max()) * (store.shape[0] * store.shape[1] + STEP.itemsize)
+    if longest > LARGEST_BLOCK:
+        raise DatasetError(f"a game of {store.folder} takes {longest:,} bytes; {LARGEST_BLOCK:,} is the most to pack")
     head = {"shape": store.shape, "about": store.about, "source_steps": len(store), "source_episodes": store.episodes}
     room = max_bytes - len(json.dumps(head)) - 4_000
     arrays: dict[str, np.ndarray] = {"head": np.frombuffer(json.dumps(head).encode(), np.uint8)}
@@ -161,59 +166,3 @@ def _records(store: FrameStore, number: int) -> np.ndarray:
     """Steps of an episode as they are stored: rewards as played, even if the store was opened with clipped ones."""
     first, count = int(store.starts[number]), int(store.lengths[number])
     return np.fromfile(store.folder / "steps.bin", STEP, count, offset=first * STEP.itemsize)
-
-
-def import_sample(path: Path, target: Path, overwrite: bool = False) -> Path:
-    """Write the games of a sample as a frame store, whole or not at all."""
-    if not path.is_file():
-        raise DatasetError(f"no file at {path}")
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            head = json.loads(arrays["head"].tobytes())
-            table = arrays["episodes"].view(EPISODE)
-            shape = (int(head["shape"][0]), int(head["shape"][1]))
-            source = {key: head[f"source_{key}"] for key in ("steps", "episodes")}
-            about = {**head["about"], "sample_of": source, "packed_sha256": sha256(path)}
-            with FrameWriter(target, about, shape, overwrite) as writer:
-                writer.rewind(0, 0, 0)  # whatever an earlier attempt left
-                names = sorted(name for name in arrays.files if name.startswith("block_"))
-                for first, block in _blocks((arrays[name] for name in names), table, shape):
-                    _append(writer, block, table[first])
-                return writer.finish()
-    except DatasetError:
-        raise
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, lzma.LZMAError, zlib.error) as error:
-        raise DatasetError(f"{path} is no readable sample of a frame store: {error}") from error
-
-
-def _blocks(
-    packed: Iterator[np.ndarray], table: np.ndarray, shape: tuple[int, int]
-) -> Iterator[tuple[int, tuple[np.ndarray, np.ndarray]]]:
-    """(number of the episode, its frames and records), block by block."""
-    size, number = shape[0] * shape[1], 0
-    for content in packed:
-        raw = np.frombuffer(lzma.decompress(content.tobytes()), np.uint8)
-        steps = len(raw) // (size + STEP.itemsize)
-        frames, records = raw[: steps * size].reshape(steps, *shape), raw[steps * size :].view(STEP)
-        first = 0
-        while first < steps:
-            last = first + int(table["length"][number])
-            yield number, (frames[first:last], records[first:last])
-            first, number = last, number + 1
-    if number != len(table):
-        raise ValueError(f"it has {number} of {len(table)} episodes")
-
-
-def _append(writer: FrameWriter, block: tuple[np.ndarray, np.ndarray], episode: np.void) -> None:
-    frames, records = block
-    flags = records["flags"]
-    writer.append(
-        frames,
-        records["action"],
-        records["reward"],
-        (flags & TERMINATED) != 0,
-        (flags & TRUNCATED) != 0,
-        (flags & LIFE_LOST) != 0,
-        policy=int(episode["policy"]),
-        seed=int(episode["seed"]),
-    )

@@ -7,22 +7,23 @@ of the policy at two points of its training. Nothing here trains: it selects, pl
 from __future__ import annotations
 
 import itertools
-import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 
 from brrcrl_lib.base.environments import make_env
 from brrcrl_lib.base.files import write_csv
+from brrcrl_lib.base.limits import Count, Name, check_fields, check_settings, number, whole
 from brrcrl_lib.data.episodes import RoundedEnv
 from brrcrl_lib.data.registry import DatasetError, data_root
-from brrcrl_lib.data.storage import merge_parts, part_paths, read_part, write_dataset
+from brrcrl_lib.data.storage import FlatEpisodes, check_free, merge_parts, part_paths, read_part, write_dataset
 from brrcrl_lib.tools.agents.play_vectors import play_episodes
 from brrcrl_lib.tools.agents.vectors import Actor
-from brrcrl_lib.tools.collecting.collect import EVALUATION_SEED, read_curve
+from brrcrl_lib.tools.collecting.run_files import EVALUATION_SEED, part_path, read_curve, read_settings, snapshot_path
 from brrcrl_lib.tools.publishing.cards import episode_statistics, provenance, write_cards
 from brrcrl_lib.tools.publishing.rollout import RolloutConfig, rollout
 
@@ -38,19 +39,19 @@ class PublishConfig:
 
     run: Path
     """Run directory of `brrcrl data collect`."""
-    name: str
+    name: Name
     """Short name of the environment, for example hopper: ids become brrcrl/hopper/medium-v0 and so on."""
     root: Path | None = None
     """Folder of Minari datasets; by default MINARI_DATASETS_PATH or data/minari. Policies go to ../policies."""
-    min_replay: int = 150_000
+    min_replay: Annotated[int, whole(0)] = 150_000
     """Transitions that medium-replay must hold at least."""
-    medium_share: float = 1 / 3
+    medium_share: Annotated[float, number(0, 1)] = 1 / 3
     """A policy is medium from this share of the expert's return on."""
-    steps: int = 50_000
+    steps: Count = 50_000
     """Transitions of medium and of expert."""
-    lanes: int = 16
+    lanes: Count = 16
     """Environments played side by side."""
-    fresh_episodes: int = 10
+    fresh_episodes: Count = 10
     """Episodes of the mean action that measure each policy anew."""
     overwrite: bool = False
     """Replace datasets of the same ids."""
@@ -58,13 +59,17 @@ class PublishConfig:
 
 def publish(config: PublishConfig) -> dict[str, Path]:
     """Write the four datasets, the policies, the learning curve and the cards; return the datasets' folders."""
+    check_settings(config)
     root = data_root(config.root)
     torch.set_num_threads(1)
     curve, settings = _read_run(config.run)
     ids = {kind: f"brrcrl/{config.name}/{kind}-v0" for kind in ("medium-replay", "medium", "expert", "medium-expert")}
-    taken = [dataset_id for dataset_id in ids.values() if (root / dataset_id).exists()]
+    taken = [dataset_id for dataset_id in ids.values() if (root / dataset_id / "data").exists()]
     if taken and not config.overwrite:
         raise DatasetError(f"{', '.join(taken)} exist in {root}; pass --overwrite to replace them")
+    for dataset_id in ids.values():
+        check_free(root, dataset_id, overwrite=True)
+    make_env(settings["env"]).close()  # an environment that is not there is noticed before anything is written
 
     best = int(np.argmax([point["return_mean"] for point in curve]))
     expert = _measure_anew(config, settings["env"], curve[best])
@@ -106,15 +111,16 @@ def choose_medium(curve: list[dict[str, Any]], expert_return: float, share: floa
     )
 
 
-def snapshot_path(run: Path, step: int) -> Path:
-    return run / "snapshots" / f"step-{step:07d}.safetensors"
-
-
 def _read_run(run: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    try:
-        return read_curve(run), json.loads((run / "config.json").read_text())
-    except (OSError, KeyError, json.JSONDecodeError) as error:
-        raise DatasetError(f"{run} holds no collection run with a committed interval: {error}") from error
+    """Learning curve and settings of a run of SAC or DQN."""
+    curve, settings = read_curve(run), read_settings(run)
+    for point in curve:
+        check_fields(
+            point, f"the learning curve of {run}", {"step": whole(0), "return_mean": number()}, None, DatasetError
+        )
+    if not curve:
+        raise DatasetError(f"{run} holds no collection run with a committed interval: its learning curve is empty")
+    return curve, settings
 
 
 def _measure_anew(config: PublishConfig, env_id: str, point: dict[str, Any]) -> dict[str, Any]:
@@ -143,17 +149,33 @@ def _write_replay(
     shared: dict[str, Any],
 ) -> Path:
     """Everything recorded up to snapshot `middle`: an interval is committed with its snapshot, so its parts."""
-    parts = [config.run / "parts" / f"part-{number:04d}.hdf5" for number in range(1, middle + 2)]
-    pieces = list(merge_parts(parts))
+    pieces = list(merge_parts(part_path(config.run, number) for number in range(1, middle + 2)))
     statistics = episode_statistics(pieces)
     if statistics["transitions"] != curve[middle]["step"]:
         raise DatasetError(
             f"{config.run / 'parts'} holds {statistics['transitions']:,} transitions up to the medium snapshot, "
             f"but the learning curve says {curve[middle]['step']:,}"
         )
-    env = make_env(shared["env"])
-    assert env.spec is not None
     algorithm = shared["training"]["algorithm"].split()[0]
+    description = f"Everything that a {algorithm} agent saw in training until its policy was medium."
+    card = {"kind": "medium-replay", **shared, "policy": medium, "share_of_expert": share, **statistics}
+    return _write(root, dataset_id, pieces, card, description=description)
+
+
+def _write_combination(root: Path, ids: dict[str, str], folders: dict[str, Path], shared: dict[str, Any]) -> Path:
+    """medium-expert: a view of the parts of both, without a second copy."""
+    parts = list(itertools.chain.from_iterable(part_paths(folders[kind] / "data") for kind in ("medium", "expert")))
+    card = {"kind": "medium-expert", **shared, **episode_statistics(read_part(part) for part in parts)}
+    description = "Medium and expert together; its transitions lie in the files of those two datasets."
+    combined = [ids["medium"], ids["expert"]]
+    return _write(root, ids["medium-expert"], parts, card, description=description, combined_datasets=combined)
+
+
+def _write(
+    root: Path, dataset_id: str, pieces: Sequence[FlatEpisodes | Path], card: dict[str, Any], **said: Any
+) -> Path:
+    env = make_env(card["env"])
+    assert env.spec is not None
     return write_dataset(
         root,
         dataset_id,
@@ -162,44 +184,9 @@ def _write_replay(
         observation_space=RoundedEnv(env).observation_space,
         action_space=env.action_space,
         card={
-            "description": f"Everything that a {algorithm} agent saw in training until its policy was medium.",
-            "algorithm_name": algorithm,
-            "card": {
-                "kind": "medium-replay",
-                **shared,
-                "policy": medium,
-                "share_of_expert": share,
-                **statistics,
-                **provenance(),
-            },
-        },
-        overwrite=True,
-    )
-
-
-def _write_combination(root: Path, ids: dict[str, str], folders: dict[str, Path], shared: dict[str, Any]) -> Path:
-    """medium-expert: a view of the parts of both, without a second copy."""
-    parts = list(itertools.chain.from_iterable(part_paths(folders[kind] / "data") for kind in ("medium", "expert")))
-    env = make_env(shared["env"])
-    assert env.spec is not None
-    algorithm = shared["training"]["algorithm"].split()[0]
-    return write_dataset(
-        root,
-        ids["medium-expert"],
-        parts,
-        env_spec=env.spec,
-        observation_space=RoundedEnv(env).observation_space,
-        action_space=env.action_space,
-        card={
-            "description": "Medium and expert together; its transitions lie in the files of those two datasets.",
-            "algorithm_name": algorithm,
-            "combined_datasets": [ids["medium"], ids["expert"]],
-            "card": {
-                "kind": "medium-expert",
-                **shared,
-                **episode_statistics(read_part(part) for part in parts),
-                **provenance(),
-            },
+            **said,
+            "algorithm_name": card["training"]["algorithm"].split()[0],
+            "card": {**card, **provenance()},
         },
         overwrite=True,
     )

@@ -7,7 +7,6 @@ its seeds and on nothing else, so a run that was killed and started again ends w
 from __future__ import annotations
 
 import itertools
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,16 +19,12 @@ import torch
 
 from brrcrl_lib.base.devices import track
 from brrcrl_lib.base.environments import make_env
+from brrcrl_lib.base.files import locked, remove, sha256
+from brrcrl_lib.base.limits import Count, EnvId, OutPath, Seed, check_settings
 from brrcrl_lib.data.episodes import Episode, RoundedEnv
+from brrcrl_lib.data.hdf5 import numbers, reading
 from brrcrl_lib.data.registry import DatasetError, data_root
-from brrcrl_lib.data.storage import (
-    FlatEpisodes,
-    check_dataset_id,
-    merge_parts,
-    sha256,
-    write_dataset,
-    write_part,
-)
+from brrcrl_lib.data.storage import FlatEpisodes, check_free, merge_parts, write_dataset, write_part
 from brrcrl_lib.tools.agents.play_vectors import play_episodes
 from brrcrl_lib.tools.agents.vectors import Actor, check_fit
 from brrcrl_lib.tools.publishing.cards import episode_statistics, provenance
@@ -45,17 +40,17 @@ class RolloutConfig:
     `--ladder pong` plays all policies of an Atari game into a frame store instead; --ladder pong --help explains.
     """
 
-    policy: Path
+    policy: OutPath
     """A safetensors file of data/policies."""
     id: str
     """Dataset id to write, for example mine/hopper/medium-v0."""
-    steps: int = 1_000_000
+    steps: Count = 1_000_000
     """Transitions to record; the last episode is kept whole."""
-    env: str | None = None
+    env: EnvId | None = None
     """Gymnasium id; by default the one that the policy was trained in."""
-    lanes: int = 16
+    lanes: Count = 16
     """Environments played side by side."""
-    seed: int = 0
+    seed: Seed = 0
     """Choose another number for other episodes of the same policy."""
     deterministic: bool = False
     """Play the mean action instead of sampling."""
@@ -67,12 +62,9 @@ class RolloutConfig:
 
 def rollout(config: RolloutConfig, extra: dict[str, Any] | None = None) -> Path:
     """Run or continue a rollout; return the folder of the finished dataset. `extra` goes on its card."""
+    check_settings(config)
     root = data_root(config.root)
-    check_dataset_id(config.id)
-    if (root / config.id).exists() and not config.overwrite:
-        raise DatasetError(f"dataset '{config.id}' exists in {root}; choose another --id or pass --overwrite")
-    if config.steps < 1 or config.lanes < 1:
-        raise DatasetError(f"steps and lanes must be at least 1; got {config.steps} and {config.lanes}")
+    check_free(root, config.id, config.overwrite)
     actor = Actor.load(config.policy)
     env_id = config.env or actor.about.get("env")
     if env_id is None:
@@ -82,39 +74,46 @@ def rollout(config: RolloutConfig, extra: dict[str, Any] | None = None) -> Path:
     if misfit:
         raise DatasetError(f"{config.policy} {misfit}")
     torch.set_num_threads(1)
-    staging = root / ".staging" / config.id / staging_key(config.policy, env_id, config)
+    staging = root / ".staging" / config.id
     first_seed = ROLLOUT_SEED + 1_000_000 * config.seed
-    parts = play_blocks(
-        actor, lambda: make_env(env_id), first_seed, config.steps, config.lanes, not config.deterministic, staging
-    )
-    pieces = list(merge_parts(parts))
-    pieces[-1] = pieces[-1].head(_enough(pieces, config.steps))
-    assert env.spec is not None
-    target = write_dataset(
-        root,
-        config.id,
-        pieces,
-        env_spec=env.spec,
-        observation_space=RoundedEnv(env).observation_space,
-        action_space=env.action_space,
-        card={
-            "description": f"{'Deterministic' if config.deterministic else 'Stochastic'} rollouts of one "
-            f"{actor.algorithm} policy.",
-            "algorithm_name": actor.algorithm,
-            "card": {
-                "kind": "rollout",
-                "env": env_id,
-                "policy": {"file": config.policy.name, "sha256": sha256(config.policy), **actor.about},
-                "first_seed": first_seed,
-                "lanes": config.lanes,
-                **episode_statistics(pieces),
-                **provenance(),
-                **(extra or {}),
+    with locked(staging):
+        parts = play_blocks(
+            actor,
+            lambda: make_env(env_id),
+            first_seed,
+            config.steps,
+            config.lanes,
+            not config.deterministic,
+            staging / staging_key(config.policy, env_id, config),
+        )
+        pieces = list(merge_parts(parts))
+        pieces[-1] = pieces[-1].head(_enough(pieces, config.steps))
+        assert env.spec is not None
+        target = write_dataset(
+            root,
+            config.id,
+            pieces,
+            env_spec=env.spec,
+            observation_space=RoundedEnv(env).observation_space,
+            action_space=env.action_space,
+            card={
+                "description": f"{'Deterministic' if config.deterministic else 'Stochastic'} rollouts of one "
+                f"{actor.algorithm} policy.",
+                "algorithm_name": actor.algorithm,
+                "card": {
+                    "kind": "rollout",
+                    "env": env_id,
+                    "policy": {"file": config.policy.name, "sha256": sha256(config.policy), **actor.about},
+                    "first_seed": first_seed,
+                    "lanes": config.lanes,
+                    **episode_statistics(pieces),
+                    **provenance(),
+                    **(extra or {}),
+                },
             },
-        },
-        overwrite=config.overwrite,
-    )
-    shutil.rmtree(root / ".staging" / config.id, ignore_errors=True)
+            overwrite=config.overwrite,
+        )
+        remove(staging)
     return target
 
 
@@ -145,8 +144,8 @@ def play_blocks(
             seeds = range(first_seed + number * block, first_seed + (number + 1) * block)
             played: list[Episode] = list(play_episodes(actor, lambda: next(pool), seeds, lanes, stochastic))
             write_part(file, FlatEpisodes.from_episodes(played))
-        with h5py.File(file, "r") as stored:
-            length = int(np.sum(stored["lengths"][()]))
+        with reading(file), h5py.File(file, "r") as stored:
+            length = int(np.sum(numbers(stored, "lengths")[()]))
         files.append(file)
         recorded += length
         bar.update(length)
