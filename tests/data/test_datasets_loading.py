@@ -193,12 +193,6 @@ def test_standardisation_has_a_floor(tmp_path, env, episodes):
     assert std[1].item() == pytest.approx(1e-3)
 
 
-def test_samples_come_from_the_generator_alone(data):
-    first, second = data.sample(1000, generator(1)), data.sample(1000, generator(1))
-    assert torch.equal(first, second) and first.dtype == torch.int64
-    assert set(first.tolist()) == set(range(len(data)))
-
-
 def test_repr_and_buckets_and_devices(data):
     text = repr(data)
     assert "20 steps in 5 episodes" in text and "Pendulum-v1" in text and "median" in text
