@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import torch
 from synthetic import synthetic_dataset
 
+from brrcrl_lib.data.batch import TRANSITIONS, Batch, Needs
 from brrcrl_lib.data.vectors import OfflineDataset
-from brrcrl_lib.discrete.data import DiscreteBatch, VectorData
-from brrcrl_lib.discrete.encoders import VectorEncoder
-from brrcrl_lib.discrete.models import JointReturnModel
+from brrcrl_lib.methods.br_rcrl_joint import JointReturnModel
+from brrcrl_lib.nets import VectorEncoder
 from brrcrl_lib.returns import ReturnBuckets, reward_to_go
 
 BUCKETS = ReturnBuckets(0.0, 10.0, 11, "paper_grid")
@@ -22,9 +22,9 @@ def joint_model(seed: int = 0, actions: int = 3, buckets: ReturnBuckets = BUCKET
     return JointReturnModel(VectorEncoder(size, (16, 16)), actions, buckets)
 
 
-def random_batch(batch: int = 7, size: int = 4, actions: int = 3, seed: int = 3) -> DiscreteBatch:
+def random_batch(batch: int = 7, size: int = 4, actions: int = 3, seed: int = 3) -> Batch:
     generator = torch.Generator().manual_seed(seed)
-    return DiscreteBatch(
+    return Batch(
         observations=torch.randn(batch, size, generator=generator),
         actions=torch.randint(actions, (batch,), generator=generator),
         returns=11 * torch.rand(batch, generator=generator) - 0.5,
@@ -145,8 +145,12 @@ class Chain:
         )  # fmt: skip
 
 
-class WholeData(VectorData):
+class WholeData(OfflineDataset):
     """Every batch is the whole dataset: training without noise, for tests of where it leads."""
 
-    def sample(self, batch_size: int, generator: torch.Generator) -> DiscreteBatch:
-        return self.batch(torch.arange(len(self.dataset)))
+    def sample(self, size: int, generator: torch.Generator, needs: Needs = TRANSITIONS) -> Batch:
+        return self.batch(torch.arange(len(self)), needs)
+
+
+def whole(dataset: OfflineDataset) -> WholeData:
+    return WholeData(**{item.name: getattr(dataset, item.name) for item in fields(dataset)})

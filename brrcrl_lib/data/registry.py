@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from brrcrl_lib.base.errors import KitError
 from brrcrl_lib.base.files import ROOT
 from brrcrl_lib.worlds import DatasetName
 
@@ -16,7 +17,7 @@ REMOTE_NAMESPACES = ("D4RL", "atari", "mujoco", "minigrid")
 """Namespaces of Minari's public server; `minari list remote` prints what they hold."""
 
 
-class DatasetError(ValueError):
+class DatasetError(KitError):
     """A dataset that is missing, damaged or not what it was said to be; one sentence says which."""
 
 
