@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from synthetic import synthetic_dataset
 
-from brrcrl_lib.data.batch import TRANSITIONS, Batch, Needs
+from brrcrl_lib.data.batch import TRANSITIONS, Batch, Facts, Needs
 from brrcrl_lib.data.vectors import OfflineDataset
 from brrcrl_lib.methods.br_rcrl_joint import JointReturnModel
 from brrcrl_lib.nets import VectorEncoder
@@ -20,6 +20,20 @@ BUCKETS = ReturnBuckets(0.0, 10.0, 11, "paper_grid")
 def joint_model(seed: int = 0, actions: int = 3, buckets: ReturnBuckets = BUCKETS, size: int = 4) -> JointReturnModel:
     torch.manual_seed(seed)
     return JointReturnModel(VectorEncoder(size, (16, 16)), actions, buckets)
+
+
+def discrete_facts(actions: int = 3, size: int = 4) -> Facts:
+    """What `random_batch` could have come from."""
+    return Facts(
+        dataset="test/made-up-v0",
+        env=None,
+        observation_shape=(size,),
+        discount=0.95,
+        reward_clip=None,
+        return_range=(0.0, 10.0),
+        return_quantiles=(0.0, 10.0),
+        action_count=actions,
+    )
 
 
 def random_batch(batch: int = 7, size: int = 4, actions: int = 3, seed: int = 3) -> Batch:
@@ -154,3 +168,21 @@ class WholeData(OfflineDataset):
 
 def whole(dataset: OfflineDataset) -> WholeData:
     return WholeData(**{item.name: getattr(dataset, item.name) for item in fields(dataset)})
+
+
+def literal_projection(probabilities, reward: float, discount: float, buckets: ReturnBuckets) -> np.ndarray:
+    """C51's algorithm 1, one atom at a time."""
+    points = [float(buckets.decode(torch.tensor(j))) for j in range(buckets.count)]
+    result = np.zeros(buckets.count)
+    for j, z in enumerate(points):
+        moved = min(max(reward + discount * z, points[0]), points[-1])
+        position = (moved - points[0]) / buckets.width
+        lower, upper = int(np.floor(position)), int(np.ceil(position))
+        if upper >= buckets.count:
+            lower = upper = buckets.count - 1
+        if lower == upper:
+            result[lower] += probabilities[j]
+        else:
+            result[lower] += probabilities[j] * (upper - position)
+            result[upper] += probabilities[j] * (position - lower)
+    return result

@@ -1,10 +1,14 @@
-"""Small frame stores for tests: real games of fresh policies, a few hundred steps."""
+"""Small sources of frames for tests: real games of fresh policies, a few hundred steps; and random bytes."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import torch
+
 from brrcrl_lib.data.atari import AtariEnv, env_id
+from brrcrl_lib.data.batch import TRANSITIONS, Batch, Facts, Needs, return_facts
+from brrcrl_lib.data.frame_source import FrameSource
 from brrcrl_lib.data.frames import FrameStore
 from brrcrl_lib.tools.agents.atari import untrained
 from brrcrl_lib.tools.publishing.ladder import LadderConfig, ladder
@@ -23,3 +27,54 @@ def small_store(frames: Path, game: str, policies: Path, **options) -> FrameStor
     """ladder/<game> under `frames`: 400 steps, games of 100 decisions at most."""
     settings = {"steps": 400, "lanes": 2, "max_frames": 400, **options}
     return FrameStore(ladder(LadderConfig(str(fresh_policies(policies, game)), root=frames, **settings)).path)
+
+
+class RandomFrames(FrameSource):
+    """Twelve stacks of random bytes as a source of batches; nothing on disk."""
+
+    def __init__(self) -> None:
+        generator = torch.Generator().manual_seed(0)
+        self.stacks = torch.randint(256, (12, 4, 84, 84), generator=generator, dtype=torch.uint8)
+        self.frames = self.stacks[:11, -1].numpy()  # [steps, 84, 84]
+        self.returns = 2 * torch.rand(11, generator=generator) - 1
+
+    @property
+    def id(self) -> str:
+        return "test/frames"
+
+    @property
+    def rtg(self) -> torch.Tensor:
+        return self.returns
+
+    def facts(self) -> Facts:
+        return Facts(
+            dataset=self.id,
+            env="ALE/Pong-v5",
+            observation_shape=(4, 84, 84),
+            discount=0.95,
+            reward_clip=1.0,
+            **return_facts(self.rtg),
+            action_count=6,
+            fingerprint="0123456789ab",
+            standardisation=self.standardisation(),
+        )
+
+    def standardisation(self) -> tuple[torch.Tensor, torch.Tensor]:
+        frames = torch.from_numpy(self.frames).float()
+        return frames.mean(0), (frames - frames.mean(0)).square().mean().sqrt()
+
+    def sample(self, size: int, generator: torch.Generator, needs: Needs = TRANSITIONS) -> Batch:
+        chosen = torch.randint(11, (size,), generator=generator)
+        return Batch(
+            observations=self.stacks[chosen],
+            actions=chosen % 6,
+            returns=self.rtg[chosen],
+            rewards=torch.ones(size),
+            done=chosen == 10,
+            indices=chosen,
+            next_observations=self.stacks[chosen + 1] if needs.next else None,
+        )
+
+
+def random_frames() -> RandomFrames:
+    return RandomFrames()

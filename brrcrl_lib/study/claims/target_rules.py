@@ -19,8 +19,8 @@ RULES: dict[str, dict[str, Any]] = {
 """Fixed targets are quantiles of the training data's reward-to-go."""
 
 MODELS: dict[str, dict[str, Any]] = {
-    "authors": {"method": "bayesian", "objective": "authors"},
-    "paper": {"method": "bayesian", "objective": "paper"},
+    "authors": {"method": "br_rcrl", "objective": "authors"},
+    "paper": {"method": "br_rcrl", "objective": "paper"},
     "vanilla": {"method": "vanilla"},
 }
 

@@ -11,7 +11,8 @@ from matplotlib.contour import QuadContourSet
 from torch import Tensor
 
 from brrcrl_lib.returns import ReturnBuckets
-from brrcrl_lib.study.analysis.diagnostics import POLICIES, Forecast
+from brrcrl_lib.study.analysis.held_out import Forecast
+from brrcrl_lib.study.claims.objectives import POLICIES
 from brrcrl_lib.study.figures.style import COLORS
 
 OBJECTIVE_COLORS = {"authors": COLORS["ours"], "paper": COLORS["vanilla"], "cloning": COLORS["data"]}
