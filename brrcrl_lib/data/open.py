@@ -48,7 +48,7 @@ def open_source(dataset_id: str, *, discount: float | None = None, reward_clip: 
     if _is_stored_game(name) and name.kind == "sample":
         _unpack(rom_name(name.world_name))
     elif _is_stored_game(name) and not is_store(frames_root() / dataset_id):
-        command = rollout_command(name.world_name)
+        command = rollout_command(rom_name(name.world_name))
         raise DatasetError(f"no frame store '{dataset_id}' in {frames_root()}; `{command}` builds it")
     return FrameSource(open_frames(dataset_id, discount=discount, clip_rewards=reward_clip != 0))
 
