@@ -58,7 +58,6 @@ def train_command(words: Sequence[str]) -> Any:
 def train(command: Any) -> dict[str, Any]:
     if command.export is not None:
         _writable(command.export)
-    _writable(command.out / "config.json")
     source = open_source(command.dataset, discount=command.config.discount, reward_clip=command.config.reward_clip)
     run = fit(command.config, source, command.out, resume=command.resume, preset=command.preset)
     if command.export is not None:
@@ -68,7 +67,10 @@ def train(command: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Play a trained model and report what it earned: raw scores, whatever it learned from."""
+    """Play a trained model and report what it earned: raw scores, whatever it learned from.
+
+    How it plays are flags of its method: brrcrl evaluate --run runs/x --help lists those too.
+    """
 
     run: Path
     """Run directory, or a checkpoint such as data/models/hopper-medium-replay-authors.safetensors."""

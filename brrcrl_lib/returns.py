@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from brrcrl_lib.base.config import did_you_mean
+from brrcrl_lib.base.errors import KitError
 from brrcrl_lib.rewards import reward_to_go
 from brrcrl_lib.worlds import PAPER_HIGH, WORLDS, DatasetName
 
@@ -52,11 +53,11 @@ class ReturnBuckets:
 
     def __post_init__(self) -> None:
         if self.scheme not in SCHEMES:
-            raise ValueError(f"unknown bucket scheme '{self.scheme}'{did_you_mean(self.scheme, SCHEMES)}")
+            raise KitError(f"unknown bucket scheme '{self.scheme}'{did_you_mean(self.scheme, SCHEMES)}")
         if self.count < 2:
-            raise ValueError(f"returns need at least 2 buckets to differ in; got {self.count}")
+            raise KitError(f"returns need at least 2 buckets to differ in; got {self.count}")
         if not (np.isfinite(self.low) and np.isfinite(self.high) and self.low < self.high):
-            raise ValueError(f"V_min must lie below V_max, both finite; got V_min {self.low} and V_max {self.high}")
+            raise KitError(f"V_min must lie below V_max, both finite; got V_min {self.low} and V_max {self.high}")
 
     @classmethod
     def from_data(
@@ -76,12 +77,12 @@ class ReturnBuckets:
         """
         values = np.asarray(torch.as_tensor(rtg).detach().cpu(), dtype=np.float64)
         if values.size == 0 or not np.isfinite(values).all():
-            raise ValueError("the range of the buckets needs at least one reward-to-go, and finite ones only")
+            raise KitError("the range of the buckets needs at least one reward-to-go, and finite ones only")
         lowest, highest = float(values.min()), float(values.max())
         low = min(0.0, lowest) if low is None else low
         if high is None:
             if highest <= low:
-                raise ValueError(f"no reward-to-go exceeds V_min = {low}; pass low and high to say what may differ")
+                raise KitError(f"no reward-to-go exceeds V_min = {low}; pass low and high to say what may differ")
             high = highest + 1e-6 * (highest - low)
         return cls(low, high, count, scheme)
 
@@ -92,7 +93,7 @@ class ReturnBuckets:
         high = name.world.authors_high.get(name.kind.lower())
         if high is None:
             known = [f"{world.name}/{kind}" for world in WORLDS for kind in world.authors_high]
-            raise ValueError(f"the authors' code sets no V_max for '{dataset_id}' (it does for {', '.join(known)})")
+            raise KitError(f"the authors' code sets no V_max for '{dataset_id}' (it does for {', '.join(known)})")
         return cls(0.0, high, count, scheme)
 
     @property
@@ -127,7 +128,7 @@ class ReturnBuckets:
         if isinstance(delta, Tensor):
             delta = delta.unsqueeze(-1)
         elif not 0 < delta <= 1:
-            raise ValueError(f"delta must lie in (0, 1]; got {delta}")
+            raise KitError(f"delta must lie in (0, 1]; got {delta}")
         indices = torch.arange(self.count, device=probabilities.device)
         return torch.where(self.tail(probabilities) >= delta, indices, 0).amax(-1)
 
@@ -140,7 +141,7 @@ class ReturnBuckets:
         """Raise if `encode` would clip any of `returns`: for configurations that do not ask for clipping."""
         outside = self.count_outside(returns)
         if outside.below or outside.above:
-            raise ValueError(
+            raise KitError(
                 f"{outside} [{self.low:g}, {self.high:g}]; widen V_min and V_max, or ask for clipping by name"
             )
 

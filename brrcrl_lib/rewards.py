@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from brrcrl_lib.base.errors import KitError
+
 
 def reward_to_go(rewards: Any, lengths: Any, discount: float) -> np.ndarray:
     """Discounted sum of the rewards from each step to the end of its episode: R_t = sum_k discount^k r_{t+k}.
@@ -31,14 +33,14 @@ def reward_to_go(rewards: Any, lengths: Any, discount: float) -> np.ndarray:
 
 def _check_episodes(rewards: np.ndarray, lengths: np.ndarray, discount: float) -> None:
     if not 0 <= discount <= 1:
-        raise ValueError(f"discount must lie in [0, 1]; got {discount}")
+        raise KitError(f"discount must lie in [0, 1]; got {discount}")
     if rewards.ndim != 1 or lengths.ndim != 1:
         raise ValueError(f"rewards and lengths must be flat; got shapes {rewards.shape} and {lengths.shape}")
     if (lengths <= 0).any():
-        raise ValueError(f"episode {int(np.argmax(lengths <= 0))} is empty; every episode needs at least one step")
+        raise KitError(f"episode {int(np.argmax(lengths <= 0))} is empty; every episode needs at least one step")
     if lengths.sum() != len(rewards):
         raise ValueError(f"episode lengths add up to {lengths.sum()}, but there are {len(rewards)} rewards")
     if not np.isfinite(rewards).all():
         step = int(np.argmin(np.isfinite(rewards)))
         episode = int(np.searchsorted(np.cumsum(lengths), step, side="right"))
-        raise ValueError(f"reward {rewards[step]} at step {step} (episode {episode}) is not finite")
+        raise KitError(f"reward {rewards[step]} at step {step} (episode {episode}) is not finite")

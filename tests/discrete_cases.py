@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from pathlib import Path
 
+import gymnasium as gym
 import numpy as np
 import torch
 from synthetic import synthetic_dataset
 
 from brrcrl_lib.data.batch import TRANSITIONS, Batch, Facts, Needs
+from brrcrl_lib.data.episodes import Episode
+from brrcrl_lib.data.storage import FlatEpisodes, write_dataset
 from brrcrl_lib.data.vectors import OfflineDataset
 from brrcrl_lib.methods.br_rcrl_joint import JointReturnModel
 from brrcrl_lib.nets import VectorEncoder
@@ -64,6 +68,26 @@ def discrete_dataset(env_id: str | None = "CartPole-v1", actions: int = 2, size:
         action_low=torch.tensor([0.0]),
         action_high=torch.tensor([actions - 1.0]),
     )
+
+
+CARTPOLE = "test/cartpole/random-v0"
+
+
+def write_cartpole(root: Path, episodes: int = 30) -> None:
+    """CARTPOLE under `root`: CartPole played at random."""
+    env, rng, played = gym.make("CartPole-v1"), np.random.default_rng(0), []
+    for seed in range(episodes):
+        seen, actions, ended = [env.reset(seed=seed)[0]], [], False
+        while not ended:
+            actions.append(rng.integers(2))
+            observation, _, ended, _, _ = env.step(actions[-1])
+            seen.append(observation)
+        rewards = np.ones(len(actions), np.float32)
+        played.append(Episode(np.stack(seen), np.array(actions), rewards, True, False, seed))
+    write_dataset(
+        root, CARTPOLE, [FlatEpisodes.from_episodes(played)], env_spec=env.spec,
+        observation_space=gym.spaces.Box(-np.inf, np.inf, (4,), np.float32), action_space=env.action_space, card={},
+    )  # fmt: skip
 
 
 class Chain:

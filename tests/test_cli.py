@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import nbformat
 import pytest
+from command_line import call
 from nbformat.v4 import new_markdown_cell, new_notebook
 
 from brrcrl_lib import cli
+from brrcrl_lib.base.errors import KitError
+from brrcrl_lib.base.files import ROOT
 from brrcrl_lib.tools import notebooks
 from brrcrl_lib.tools.importing import d4rl
 from brrcrl_lib.tools.parameters import ParameterError
 from brrcrl_lib.tools.publishing import verify
 
 
-def call(*words: str) -> int:
-    with pytest.raises(SystemExit) as left:
-        cli.main(words)
-    assert isinstance(left.value.code, int)
-    return left.value.code
-
-
 @pytest.mark.parametrize("words", [(), ("--help",), ("-h",)])
 def test_the_overview_lists_every_command(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert call(*words) == 0
     printed = capsys.readouterr().out
-    assert all(name in printed and text in printed for name, (_, _, text) in cli.COMMANDS.items())
+    assert all(name in printed and text in printed for name, (*_, text) in cli.COMMANDS.items())
 
 
 def test_a_group_lists_its_own_commands(capsys: pytest.CaptureFixture[str]) -> None:
@@ -52,12 +50,19 @@ def test_an_unknown_command_names_the_nearest(
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", list(cli.COMMANDS))
-def test_every_command_loads_and_explains_each_flag(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert callable(cli._load(cli.COMMANDS[name][1]))
-    assert call(*name.split(), "--help") == 0
-    printed = capsys.readouterr().out
-    assert printed.startswith(f"usage: brrcrl {name}")
+VARIANTS = {
+    f"{name} {flags}{' pong' if flags == '--ladder' else ''}": found for (name, flags), found in cli.VARIANTS.items()
+}
+
+
+@pytest.mark.parametrize("words", [*cli.COMMANDS, *VARIANTS])
+def test_every_command_loads_and_explains_itself(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    name, *_ = words.split(" --")
+    module, config, function = cli._choose(name, words.split())
+    assert VARIANTS.get(words, (module, config, function)) == (module, config, function)
+    assert all(callable(getattr(import_module(f"brrcrl_lib.{module}"), part)) for part in (config, function))
+    assert call(*words.split(), "--help") == 0
+    assert capsys.readouterr().out.startswith(f"usage: brrcrl {name}")
 
 
 def test_an_unknown_flag_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,25 +97,29 @@ def test_a_file_may_come_first_without_its_flag(monkeypatch: pytest.MonkeyPatch)
     assert seen[0].file == Path("x.hdf5") and seen[0].id == "d4rl/hopper/medium-v2"
 
 
-@pytest.mark.parametrize("error", [ParameterError("one sentence"), FileNotFoundError("one sentence")])
+@pytest.mark.parametrize(
+    "error", [KitError("one sentence"), ParameterError("one sentence"), FileNotFoundError("one sentence")]
+)
 def test_a_users_mistake_is_one_sentence_and_exit_code_2(
     error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(wanted: object) -> None:
         raise error
 
-    refuse.__code__ = refuse.__code__.replace(co_filename=notebooks.__file__)  # as if the kit itself had raised it
     monkeypatch.setattr(notebooks, "find_notebooks", refuse)
     assert call("notebooks", "run") == 2
     assert capsys.readouterr().err == "brrcrl notebooks run: one sentence\n"
 
 
 def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    def stumble(wanted: object) -> None:
-        int("not a number the kit complains about")
+    """Even if the line that stumbles is the kit's own: only a KitError is for users."""
 
+    def stumble(wanted: object) -> None:
+        raise ValueError("a bug")
+
+    stumble.__code__ = stumble.__code__.replace(co_filename=notebooks.__file__)
     monkeypatch.setattr(notebooks, "find_notebooks", stumble)
-    with pytest.raises(ValueError, match="invalid literal"):
+    with pytest.raises(ValueError, match="a bug"):
         cli.main(["notebooks", "run"])
 
 
@@ -137,6 +146,7 @@ def test_the_list_shows_the_questions(
 
 def test_the_installed_command_refuses_before_running() -> None:
     command = [str(Path(sys.executable).with_name("brrcrl")), "notebooks", "run", "99"]
-    result = subprocess.run(command, capture_output=True, text=True)
+    here = {**os.environ, "PYTHONPATH": str(ROOT)}  # this checkout, wherever the script was installed from
+    result = subprocess.run(command, env=here, capture_output=True, text=True)
     assert result.returncode == 2 and result.stdout == ""
     assert result.stderr.startswith("brrcrl notebooks run: no notebook '99'") and "Traceback" not in result.stderr

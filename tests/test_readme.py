@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 import re
 import shlex
+from importlib import import_module
 
 import pytest
 
 from brrcrl_lib.base.files import ROOT
-from brrcrl_lib.cli import COMMANDS, LEADING, _choose, _load
+from brrcrl_lib.cli import COMMANDS, LEADING, _choose
+from brrcrl_lib.commands import Evaluate, Train
+from brrcrl_lib.methods.base import method_named, methods
 from brrcrl_lib.tools.notebook_map import markdown_table
 
 PAGES = ("README.md", "data/README.md", "CONTRIBUTING.md", "DEVIATIONS.md")
@@ -31,21 +34,34 @@ def flags(config: type) -> set[str]:
     return found
 
 
+def known_flags(command: str, words: list[str]) -> set[str]:
+    """All flags of a command; those of training and playing depend on the method."""
+    if command == "train":
+        return flags(Train) | flags(method_named(words[1]).Config)
+    if command == "evaluate":
+        return flags(Evaluate).union(*(flags(method.Act) for method in methods().values()))
+    module, config, _ = _choose(command, words)
+    return flags(getattr(import_module(f"brrcrl_lib.{module}"), config))
+
+
 @pytest.mark.parametrize(("page", "line"), LINES)
 def test_commands_in_the_docs_are_real(page: str, line: str) -> None:
     words = shlex.split(line)[1:]
-    if words[0] == "COMMAND":
+    if "COMMAND" in words or "METHOD" in words:
         return
     command = next((name for name in COMMANDS if words[: len(name.split())] == name.split()), None)
     assert command is not None, f"{page}: {line}"
-    config = _load(_choose(command, words)[0])
-    if "--dataset" in words and hasattr(config, "defaults"):  # which flags there are depends on the data
-        config = type(config.defaults(words))
-    known = flags(config)
+    known = known_flags(command, words)
     for word in words:
         if word.startswith("--"):
             assert word[2:].split(".")[-1] in known, f"{page}: {line}: {word}"
     assert LEADING.get(command, "")[2:] in known | {""}
+
+
+def test_a_flag_that_is_none_would_be_noticed() -> None:
+    for line in ("brrcrl train cloning --negatives 4", "brrcrl evaluate --run x --negatives 4"):
+        with pytest.raises(AssertionError, match=f"README.md: {line}: --negatives"):
+            test_commands_in_the_docs_are_real("README.md", line)
 
 
 def test_there_are_commands_to_check() -> None:

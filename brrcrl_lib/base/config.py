@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
+from brrcrl_lib.base.errors import KitError
+
 PRESETS = {
     "recorded": "shows shipped results and evaluates a little live; seconds to a minute or two",
     "smoke": "trains from scratch on tiny budgets; proves that every path works, its numbers claim nothing",
@@ -25,13 +27,13 @@ C = TypeVar("C")
 def with_preset(config_class: type[C], preset: str, kind: str = "", **overrides: Any) -> C:
     """`config_class` at the size of `preset` for a `kind` of data, with single fields overridden by name."""
     if preset not in PRESETS:
-        raise ValueError(f"unknown preset '{preset}'{did_you_mean(preset, PRESETS)}")
+        raise KitError(f"unknown preset '{preset}'{did_you_mean(preset, PRESETS)}")
     listed: Mapping[str, Mapping[str, Any]] = getattr(config_class, "presets", {})
     differences = {**listed.get(kind, {}), **listed.get(preset, {}), **listed.get(f"{preset} {kind}", {})}
     names = [field.name for field in dataclasses.fields(config_class)]  # type: ignore[arg-type]
     for name in overrides:
         if name not in names:
-            raise ValueError(f"{config_class.__name__} has no field '{name}'{did_you_mean(name, names)}")
+            raise KitError(f"{config_class.__name__} has no field '{name}'{did_you_mean(name, names)}")
     return config_class(**{**differences, **overrides})
 
 

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from tqdm.auto import tqdm
 
+from brrcrl_lib.base.errors import KitError
+
 
 def pick_device(name: str = "auto") -> torch.device:
     """`auto` takes the first of cuda, mps, cpu that this machine has."""
@@ -16,10 +18,10 @@ def pick_device(name: str = "auto") -> torch.device:
         try:
             device = torch.device(name)
         except RuntimeError:
-            raise ValueError(f"unknown device '{name}'; use auto, cpu, cuda, cuda:0, mps") from None
+            raise KitError(f"unknown device '{name}'; use auto, cpu, cuda, cuda:0, mps") from None
         present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
         if not present.get(device.type, True):
-            raise ValueError(f"this machine has no {device.type} device; use auto or cpu")
+            raise KitError(f"this machine has no {device.type} device; use auto or cpu")
         return device
     if torch.cuda.is_available():
         return torch.device("cuda")

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from brrcrl_lib.base.errors import KitError
 from brrcrl_lib.data.atari import AtariConfig
 from brrcrl_lib.data.batch import TRANSITIONS, Batch, Facts, Needs, return_facts
 from brrcrl_lib.data.frame_format import STACK, store_name
@@ -66,7 +67,7 @@ class FrameSource:
     def top_fraction(self, share: float) -> FrameSource:
         """The best `share` of the games by score, at least one; of equal ones the earlier. Order is kept."""
         if not 0 < share <= 1:
-            raise ValueError(f"the share of trajectories to keep must lie in (0, 1]; got {share}")
+            raise KitError(f"the share of trajectories to keep must lie in (0, 1]; got {share}")
         games = self._all_games()
         count = max(1, math.ceil(share * len(games) - 1e-9))
         best = np.argsort(-self.store.returns[games], kind="stable")[:count]

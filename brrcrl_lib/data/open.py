@@ -43,7 +43,7 @@ def open_source(dataset_id: str, *, discount: float | None = None, reward_clip: 
     if not name.namespace and name.kind == "sample":
         unpack_shipped(rom_name(name.world_name))
     elif not name.namespace and name.kind == "ladder" and not (frames_root() / dataset_id / "store.json").is_file():
-        command = rollout_command(name.world_name)
+        command = rollout_command(rom_name(name.world_name))
         raise DatasetError(f"no frame store '{dataset_id}' in {frames_root()}; `{command}` builds it")
     return FrameSource(open_frames(dataset_id, discount=discount, clip_rewards=reward_clip != 0))
 

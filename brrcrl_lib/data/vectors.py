@@ -13,6 +13,7 @@ from gymnasium.envs.registration import EnvSpec
 from torch import Tensor
 
 from brrcrl_lib.base.environments import make_env
+from brrcrl_lib.base.errors import KitError
 from brrcrl_lib.data.batch import TRANSITIONS, Batch, Facts, Needs, return_facts
 from brrcrl_lib.data.registry import DatasetError
 from brrcrl_lib.returns import ReturnBuckets, reward_to_go
@@ -162,7 +163,7 @@ class OfflineDataset:
     def top_fraction(self, share: float) -> OfflineDataset:
         """The best `share` of the trajectories by return, at least one; of equal ones the earlier. Order is kept."""
         if not 0 < share <= 1:
-            raise ValueError(f"the share of trajectories to keep must lie in (0, 1]; got {share}")
+            raise KitError(f"the share of trajectories to keep must lie in (0, 1]; got {share}")
         count = max(1, math.ceil(share * self.episodes - 1e-9))
         best = torch.sort(self.returns, descending=True, stable=True).indices[:count]
         return self.select(best.sort().values)
@@ -170,7 +171,7 @@ class OfflineDataset:
     def split(self, held_out: float, generator: torch.Generator) -> tuple[OfflineDataset, OfflineDataset]:
         """Whole episodes at random into (train, held out); both get at least one. Order is kept."""
         if not 0 < held_out < 1:
-            raise ValueError(f"the share of episodes to hold out must lie in (0, 1); got {held_out}")
+            raise KitError(f"the share of episodes to hold out must lie in (0, 1); got {held_out}")
         if self.episodes < 2:
             raise DatasetError(f"{self.id} has a single episode, which cannot be split")
         count = min(self.episodes - 1, max(1, round(held_out * self.episodes)))

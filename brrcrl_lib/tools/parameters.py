@@ -23,13 +23,14 @@ from pathlib import Path
 from typing import Any
 
 from brrcrl_lib.base.config import did_you_mean
+from brrcrl_lib.base.errors import KitError
 
 SCALARS: dict[str, type] = {"int": int, "float": float, "bool": bool, "str": str}
 RANGE = re.compile(r"in ([\[(])\s*([^,]+),\s*([^\])]+)([\])])")
 CHOICES = re.compile(r"one of ([^:]+)")
 
 
-class ParameterError(ValueError):
+class ParameterError(KitError):
     """A request that no notebook can fulfil; the message says what was wrong and what would be right."""
 
 

@@ -11,9 +11,9 @@ import nbformat
 import numpy as np
 import pandas as pd
 import pytest
-from brrcrl_lib.discrete.build import DiscreteConfig
-from brrcrl_lib.discrete.policies import DiscreteInference
 
+from brrcrl_lib.methods.base import method_named
+from brrcrl_lib.methods.br_rcrl_joint import JointConfig
 from brrcrl_lib.study.claims import atari
 from brrcrl_lib.study.claims.delta_sweep import trend
 from brrcrl_lib.study.claims.paper_tables import TABLE_2, TABLE_2_SPREAD
@@ -32,14 +32,14 @@ def folder(tmp_path_factory) -> Path:
     rng, lines = np.random.default_rng(0), []
     for number, cell in enumerate(cells("atari")):
         game = cell.dataset.split("/")[1]
-        learner = cell.training.get("learner", "monte_carlo")
+        learner = cell.training.get("objective")
         if game not in ENVS or (game == "qbert" and learner == "distributional_td"):
             continue
         returns = rng.integers(-20, 20, size=10).tolist() if number % 3 else rng.integers(5, 25, size=10).tolist()
         lines.append(
             {"key": cell.key, "train_key": cell.train_key, "dataset": cell.dataset, "env": ENVS[game],
-             "method": cell.training.get("method", "bayesian"), "objective": learner, "variant": "{}",
-             "train_seed": cell.seed, **vars(DiscreteInference()), **cell.inference, "episodes": 10,
+             "method": cell.method, "objective": learner, "variant": "{}",
+             "train_seed": cell.seed, **vars(method_named(cell.method).Act()), **cell.act, "episodes": 10,
              "return_mean": fmean(returns), "returns": json.dumps(returns),
              "score": float(normalised_score(ENVS[game], fmean(returns))), "reference": "{}",
              "train_steps": cell.config.steps,
@@ -74,22 +74,22 @@ def plain_mean(folder: Path, **wanted: object) -> float:
     return fmean(fmean(json.loads(row["returns"])) for row in chosen)
 
 
-def bayesian(learner: str, target: str = "adaptive", delta: float = 0.1) -> dict[str, object]:
-    return {"method": "bayesian", "objective": learner, "target": target, "delta": delta, "clone": False}
+def joint(learner: str, target: str = "adaptive", delta: float = 0.1) -> dict[str, object]:
+    return {"method": "br_rcrl_joint", "objective": learner, "target": target, "delta": delta, "clone": False}
 
 
 SIDES: dict[str, tuple[dict, dict]] = {
-    "learners": (bayesian("monte_carlo"), bayesian("distributional_td")),
+    "learners": (joint("monte_carlo"), joint("distributional_td")),
 }
 for _learner, _name in (("monte_carlo", "Monte Carlo"), ("distributional_td", "distributional TD")):
     SIDES |= {
-        f"{_name} beats vanilla, adaptive": (bayesian(_learner), {"method": "vanilla", "target": "adaptive"}),
-        f"{_name} beats vanilla, DT scheduler": (bayesian(_learner), {"method": "vanilla", "target": "dt_schedule"}),
-        f"{_name} beats cloning": (bayesian(_learner), {"method": "cloning"}),
-        f"{_name}, asking": (bayesian(_learner), {**bayesian(_learner), "clone": True}),
-        f"{_name}, down to 0.1": (bayesian(_learner), bayesian(_learner, delta=0.9)),
-        f"{_name}, below 0.1": (bayesian(_learner, delta=0.001), bayesian(_learner)),
-        f"{_name}, adaptive": (bayesian(_learner), bayesian(_learner, "max")),
+        f"{_name} beats vanilla, adaptive": (joint(_learner), {"method": "vanilla", "target": "adaptive"}),
+        f"{_name} beats vanilla, DT scheduler": (joint(_learner), {"method": "vanilla", "target": "dt_schedule"}),
+        f"{_name} beats cloning": (joint(_learner), {"method": "cloning"}),
+        f"{_name}, asking": (joint(_learner), {**joint(_learner), "clone": True}),
+        f"{_name}, down to 0.1": (joint(_learner), joint(_learner, delta=0.9)),
+        f"{_name}, below 0.1": (joint(_learner, delta=0.001), joint(_learner)),
+        f"{_name}, adaptive": (joint(_learner), joint(_learner, "max")),
     }
 
 
@@ -168,7 +168,7 @@ def test_table_2_is_the_papers_in_its_units(rows: pd.DataFrame) -> None:
 
 
 def test_our_rows_stand_below_it_in_all_units(folder: Path, rows: pd.DataFrame) -> None:
-    mean = plain_mean(folder, dataset="ladder/pong", **bayesian("monte_carlo"))
+    mean = plain_mean(folder, dataset="ladder/pong", **joint("monte_carlo"))
     expected = {"raw score": mean, "Mnih": 100 * (mean + 20.7) / 30.0, "Wang": 100 * (mean + 20.7) / 35.3}
     for unit, value in expected.items():
         table = atari.table_2(rows, unit).loc["here"]
@@ -177,9 +177,9 @@ def test_our_rows_stand_below_it_in_all_units(folder: Path, rows: pd.DataFrame) 
 
 
 def test_both_protocols_answer_the_same_questions(rows: pd.DataFrame) -> None:
-    table = atari.protocols(rows, DiscreteConfig())
+    table = atari.protocols(rows, JointConfig())
     assert table.notna().all(axis=None)
-    assert table.loc["gradient steps"].tolist() == ["3,000,000", f"{DiscreteConfig().steps:,}"]
+    assert table.loc["gradient steps"].tolist() == ["3,000,000", f"{JointConfig().steps:,}"]
     assert table.loc["games per training", "here"] == "10"
     assert "pong 5,000" in table.loc["a game is cut off after", "here"]
     assert f"{len(rows)} games" in table.loc["a game is cut off after", "here"]

@@ -9,20 +9,19 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from brrcrl_lib.discrete.build import DiscreteConfig
-from brrcrl_lib.discrete.policies import DiscreteInference
-from brrcrl_lib.discrete.sources import open_discrete
-from brrcrl_lib.discrete.table import JointTable
-from brrcrl_lib.discrete.train import fit_discrete, load_discrete_run
 from frame_cases import small_store
 from matplotlib.axes import Axes
 from PIL import Image
 
+from brrcrl_lib.data.open import open_source
+from brrcrl_lib.methods.br_rcrl_joint import JointAct, JointConfig, JointTable
 from brrcrl_lib.returns import ReturnBuckets
-from brrcrl_lib.study.analysis import game_models as atari_models
+from brrcrl_lib.study.analysis import shipped_models
 from brrcrl_lib.study.experiments.grids import cells
+from brrcrl_lib.study.experiments.running import train_directory
 from brrcrl_lib.study.figures import atari as atari_plots
 from brrcrl_lib.study.figures import atari_film
+from brrcrl_lib.training import fit, load_run
 
 
 @pytest.fixture
@@ -126,16 +125,16 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run directory: two steps of training on a few hundred frames of Pong."""
     monkeypatch.setenv("BRRCRL_FRAMES_PATH", str(tmp_path / "frames"))
     small_store(tmp_path / "frames", "pong", tmp_path / "policies")
-    config = DiscreteConfig(steps=2, batch_size=4, device="cpu", value_range=(-1.25, 1.25))
-    fit_discrete(config, open_discrete("ladder/pong", False), tmp_path / "run")
+    config = JointConfig(steps=2, batch_size=4, device="cpu", value_range=(-1.25, 1.25))
+    fit(config, open_source("ladder/pong"), tmp_path / "run")
     return tmp_path / "run"
 
 
 def test_a_game_is_filmed_as_it_is_played(trained: Path) -> None:
-    run = load_discrete_run(trained, "cpu")
-    film = atari_film.play_game(run, DiscreteInference(delta=0.5), seed=3, max_steps=12)
+    run = load_run(trained, "cpu")
+    film = atari_film.play_game(run, JointAct(delta=0.5), seed=3, max_steps=12)
     assert film.screens.shape == (12, 210, 160, 3) and film.screens.dtype == np.uint8
-    again = atari_film.play_game(run, DiscreteInference(delta=0.5), seed=3, max_steps=12, film=False)
+    again = atari_film.play_game(run, JointAct(delta=0.5), seed=3, max_steps=12, film=False)
     pd.testing.assert_frame_equal(film.played.trace, again.played.trace)
     assert len(again.screens) == 0
     texts = atari_film.captions(film)
@@ -146,17 +145,19 @@ def test_a_game_is_filmed_as_it_is_played(trained: Path) -> None:
 
 
 def test_finished_monte_carlo_models_ship_in_half_precision(trained: Path, tmp_path: Path) -> None:
-    cell = next(c for c in cells("atari") if c.dataset == "ladder/pong" and c.training.get("learner") == "monte_carlo")
-    target = atari_models.train_directory(cell, tmp_path / "work")
+    cell = next(
+        c for c in cells("atari") if c.dataset == "ladder/pong" and c.training.get("objective") == "monte_carlo"
+    )
+    target = train_directory(cell, tmp_path / "work")
     target.parent.mkdir(parents=True)
     trained.rename(target)
-    shipped = atari_models.ship_atari_models(tmp_path / "models", tmp_path / "work")
+    shipped = shipped_models.ship_game_models(tmp_path / "models", tmp_path / "work")
     assert [path.name for path in shipped] == ["pong-ladder-monte_carlo.safetensors"]
     assert shipped[0].stat().st_size < 1_700_000
     assert (tmp_path / "models" / "pong-ladder-monte_carlo-metrics.csv").exists()
-    loaded = atari_models.game_model("pong", "recorded", "cpu", tmp_path / "models")
-    before = load_discrete_run(target, "cpu").model
+    loaded = shipped_models.game_model("pong", "recorded", "cpu", tmp_path / "models")
+    before = load_run(target, "cpu").model
     frames = torch.randint(256, (2, 4, 84, 84), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     assert torch.allclose(loaded.model(frames).logits, before(frames).logits, atol=2e-3)
     with pytest.raises(FileNotFoundError, match=r"no model ships for breakout \(there are: pong\)"):
-        atari_models.game_model("breakout", "recorded", "cpu", tmp_path / "models")
+        shipped_models.game_model("breakout", "recorded", "cpu", tmp_path / "models")

@@ -16,7 +16,7 @@ from brrcrl_lib.study.claims.scores import iqm
 from brrcrl_lib.study.claims.summary import judge_settings, over_datasets, readable, summarise
 from brrcrl_lib.study.claims.verdicts import Verdict
 from brrcrl_lib.study.experiments.grids import GRIDS, cells, coverage
-from brrcrl_lib.study.experiments.results import DEFAULTS, RESULTS, command, read_grid, short_name
+from brrcrl_lib.study.experiments.results import AS_PLAYED, RESULTS, command, read_grid, short_name
 from brrcrl_lib.tools.notebooks import NOTEBOOKS
 
 NOTEBOOK_OF = {
@@ -94,7 +94,7 @@ def test_delta_verdicts_follow_from_the_rows(objective: str) -> None:
 
 
 def test_component_verdicts_follow_from_the_rows() -> None:
-    sides = {name: (DEFAULTS, wanted) for name, wanted in components.PAPER_COMPONENTS.items()}
+    sides = {name: (AS_PLAYED["br_rcrl"], wanted) for name, wanted in components.PAPER_COMPONENTS.items()}
     found = components.verdicts(read_grid("ablations"))
     check(found, sides, "ablations", printed(NOTEBOOK_OF["ablations"]))
 
@@ -190,8 +190,9 @@ def test_trend_is_the_rank_correlation() -> None:
 
 
 def test_effects_use_the_seeds_that_both_sides_have() -> None:
-    full = [{**DEFAULTS, "train_seed": seed, "returns": f"[{value}]"} for seed, value in ((0, 10.0), (1, 90.0))]
-    early = {**DEFAULTS, "fusion": "early", "train_seed": 0, "returns": "[13.0]"}
+    usual = AS_PLAYED["br_rcrl"]
+    full = [{**usual, "train_seed": seed, "returns": f"[{value}]"} for seed, value in ((0, 10.0), (1, 90.0))]
+    early = {**usual, "fusion": "early", "train_seed": 0, "returns": "[13.0]"}
     rows = pd.DataFrame([*full, early]).assign(dataset="brrcrl/hopper/medium-replay-v0", env="Hopper-v5")
     effect = components.effects(rows)["early fusion"]["hopper medium-replay"]
     assert (effect.ours, effect.theirs) == (13.0, 10.0)

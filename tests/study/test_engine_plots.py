@@ -9,19 +9,19 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from brrcrl_lib.build import TrainConfig
-from brrcrl_lib.losses import Negatives, info_nce
-from brrcrl_lib.models import BayesianModel, GaussianMixture
-from brrcrl_lib.train import Run, export_model, fit
 
-from brrcrl_lib.base.config import with_preset
 from brrcrl_lib.base.devices import generator
 from brrcrl_lib.data.vectors import OfflineDataset
 from brrcrl_lib.inference.optimizers import CrossEntropy, DerivativeFree, Langevin, Problem
+from brrcrl_lib.methods.base import config_for
+from brrcrl_lib.methods.br_rcrl import Negatives, info_nce
+from brrcrl_lib.nets import GaussianMixture
 from brrcrl_lib.returns import ReturnBuckets
-from brrcrl_lib.study.analysis import diagnostics
+from brrcrl_lib.study.analysis import held_out, prior, shipped_models
 from brrcrl_lib.study.analysis import optimizer_race as compare
+from brrcrl_lib.study.claims import objectives
 from brrcrl_lib.study.figures import engine as engine_plots
+from brrcrl_lib.training import Run, export_model, fit
 
 BUCKETS = ReturnBuckets(0.0, 10.0, 10)
 
@@ -39,7 +39,8 @@ def quadratic(centre: torch.Tensor) -> Problem:
 
 @pytest.fixture
 def trained(dataset: OfflineDataset, tmp_path: Path) -> Run:
-    return fit(with_preset(TrainConfig, "smoke", device="cpu", held_out=0.2), dataset, tmp_path / "run", preset="smoke")
+    config = config_for("br_rcrl", "smoke", "box", device="cpu", held_out=0.2)
+    return fit(config, dataset, tmp_path / "run", preset="smoke")
 
 
 # -- forecasts ---------------------------------------------------------------------------------------------------
@@ -48,7 +49,7 @@ def trained(dataset: OfflineDataset, tmp_path: Path) -> Run:
 def test_pit_is_the_share_of_the_forecast_below_the_outcome() -> None:
     uniform = torch.full((4, 10), 0.1)
     outcomes = torch.tensor([0.0, 2.5, 7.0, 10.0])
-    forecast = diagnostics.Forecast(uniform, outcomes, torch.arange(4), BUCKETS)
+    forecast = held_out.Forecast(uniform, outcomes, torch.arange(4), BUCKETS)
     torch.testing.assert_close(forecast.pit, torch.tensor([0.0, 0.25, 0.7, 1.0]))
     torch.testing.assert_close(forecast.predicted, torch.full((4,), 5.0))
     assert forecast.coverage(0.5) == 0.5  # 2.5 and 7.0 lie between the quartiles, ends included
@@ -61,7 +62,7 @@ def test_coverage_tells_a_right_forecast_from_an_overconfident_one(overconfidenc
     label = torch.multinomial(probabilities, 1, generator=rng).squeeze(-1)
     outcomes = label + torch.rand(5000, generator=rng)
     claimed = probabilities.pow(overconfidence) / probabilities.pow(overconfidence).sum(-1, keepdim=True)
-    covered = diagnostics.Forecast(claimed, outcomes, torch.arange(5000), BUCKETS).coverage(0.8)
+    covered = held_out.Forecast(claimed, outcomes, torch.arange(5000), BUCKETS).coverage(0.8)
     assert abs(covered - 0.8) < 0.02 if overconfidence == 1 else covered < 0.75  # Monte Carlo error 0.006
 
 
@@ -70,8 +71,8 @@ def test_reliability_of_a_clairvoyant_and_the_width_of_its_bars() -> None:
     perfect = torch.nn.functional.one_hot(label, 10).float()
     episodes = torch.arange(200) % 20
     noise = torch.arange(200) % 20 / 100.0 - 0.1  # the same for all steps of an episode
-    forecast = diagnostics.Forecast(perfect, label + 0.5 + noise, episodes, BUCKETS)
-    table = diagnostics.reliability(forecast, np.random.default_rng(0))
+    forecast = held_out.Forecast(perfect, label + 0.5 + noise, episodes, BUCKETS)
+    table = held_out.reliability(forecast, np.random.default_rng(0))
     np.testing.assert_allclose(table.predicted, np.arange(10) + 0.5, rtol=1e-5)
     np.testing.assert_allclose(table.actual, table.predicted - 0.005, atol=1e-4)
     standard_error = float(noise[:20].std(correction=0)) / 20**0.5
@@ -82,7 +83,7 @@ def test_marginal_nll_of_the_training_data_is_their_entropy(dataset: OfflineData
     buckets = dataset.buckets(4)
     shares = torch.bincount(buckets.encode(dataset.rtg), minlength=4) / len(dataset)
     entropy = float(-(shares * shares.log()).nansum())
-    assert diagnostics.marginal_nll(buckets, dataset, dataset) == pytest.approx(entropy, abs=0.01)
+    assert held_out.marginal_nll(buckets, dataset, dataset) == pytest.approx(entropy, abs=0.01)
 
 
 # -- the prior ---------------------------------------------------------------------------------------------------
@@ -90,7 +91,7 @@ def test_marginal_nll_of_the_training_data_is_their_entropy(dataset: OfflineData
 
 @pytest.mark.parametrize("dimensions", [1, 3, 6])
 def test_without_uniform_negatives_the_prior_is_the_square_root_of_the_data(dimensions: int) -> None:
-    assert diagnostics.contrast_widening(0.2, dimensions, 0.0) == pytest.approx(2**0.5, rel=1e-3)
+    assert prior.contrast_widening(0.2, dimensions, 0.0) == pytest.approx(2**0.5, rel=1e-3)
 
 
 @pytest.mark.parametrize("std", [0.05, 0.3])
@@ -103,7 +104,7 @@ def test_widening_equals_a_damped_fixed_point_iteration(std: float) -> None:
         f = np.sqrt(f * new / (new.sum() * (a[1] - a[0])))
         f /= f.sum() * (a[1] - a[0])
     ratio = np.sqrt((f * a**2).sum() / f.sum()) / std
-    assert diagnostics.contrast_widening(std, 1) == pytest.approx(ratio, rel=0.01)
+    assert prior.contrast_widening(std, 1) == pytest.approx(ratio, rel=0.01)
 
 
 def fitted_by_contrast(data: torch.Tensor, steps: int = 500) -> float:
@@ -118,9 +119,9 @@ def fitted_by_contrast(data: torch.Tensor, steps: int = 500) -> float:
     for _ in range(steps):
         actions = data[torch.randint(len(data), (256,), generator=rng)]
         shape = (256, 1, data.shape[1])
-        prior = GaussianMixture(mean.expand(shape), log_std.expand(shape), torch.zeros(256, 1), -box, box, squash=False)
-        negatives = Negatives.draw(actions, 32, 0.5, rng).actions(prior)
-        loss = info_nce(prior.log_prob(torch.cat([actions.unsqueeze(1), negatives], dim=1)))
+        wide = GaussianMixture(mean.expand(shape), log_std.expand(shape), torch.zeros(256, 1), -box, box, squash=False)
+        negatives = Negatives.draw(actions, 32, 0.5, rng).actions(wide)
+        loss = info_nce(wide.log_prob(torch.cat([actions.unsqueeze(1), negatives], dim=1)))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -131,9 +132,9 @@ def fitted_by_contrast(data: torch.Tensor, steps: int = 500) -> float:
 def test_the_widening_is_what_training_does_and_walls_add_to_it() -> None:
     noise = torch.randn(20_000, 3, generator=generator(1))
     free, walled = 0.1 * noise, (0.5 + 0.6 * noise).clamp(-1, 1)
-    assert fitted_by_contrast(free) / 0.1 == pytest.approx(diagnostics.contrast_widening(0.1, 3), rel=0.07)
+    assert fitted_by_contrast(free) / 0.1 == pytest.approx(prior.contrast_widening(0.1, 3), rel=0.07)
     std = float(walled.std(0).mean())
-    assert fitted_by_contrast(walled) / std > 1.2 * diagnostics.contrast_widening(std, 3)
+    assert fitted_by_contrast(walled) / std > 1.2 * prior.contrast_widening(std, 3)
 
 
 # -- optimisers --------------------------------------------------------------------------------------------------
@@ -173,7 +174,6 @@ def test_the_rule_takes_the_fastest_of_the_good_ones() -> None:
 
 
 def test_race_runs_on_a_model(trained: Run, dataset: OfflineDataset) -> None:
-    assert isinstance(trained.model, BayesianModel)
     table = compare.race(
         trained.model, dataset.observations[:2], 0.1, {"cem": CrossEntropy(16), "dfo": DerivativeFree(16)}
     )
@@ -187,27 +187,27 @@ def test_shipped_models_are_found_and_missing_ones_named(trained: Run, tmp_path:
     shelf = tmp_path / "models"
     for objective in ("authors", "paper"):
         export_model(tmp_path / "run", shelf / f"test-synthetic-{objective}.safetensors")
-    assert diagnostics.available_models(shelf) == ["test-synthetic"]
-    loaded, metrics = diagnostics.shipped_model("test/synthetic-v0", "authors", shelf)
-    assert diagnostics.describe(loaded) == "40 steps of 64 transitions, 8 negatives, seed 0" and metrics.empty
+    assert shipped_models.available_models(shelf) == ["test-synthetic"]
+    loaded, metrics = shipped_models.shipped_model("test/synthetic-v0", "authors", shelf)
+    assert shipped_models.describe(loaded) == "40 steps of 64 transitions, 8 negatives, seed 0" and metrics.empty
     with pytest.raises(FileNotFoundError, match=r"there are: test-synthetic.*preset=laptop"):
-        diagnostics.shipped_model("brrcrl/hopper/medium-v0", "authors", shelf)
+        shipped_models.shipped_model("brrcrl/hopper/medium-v0", "authors", shelf)
 
 
 def test_a_held_out_summary_of_a_trained_model(trained: Run, dataset: OfflineDataset) -> None:
-    summary = diagnostics.held_out_summary(trained, dataset)
+    summary = held_out.held_out_summary(trained, dataset)
     assert all(np.isfinite(value) for value in summary.values()) and 0 <= summary["80% interval holds"] <= 1
 
 
 def test_results_are_named_by_what_was_trained_and_how_it_played() -> None:
     rows = [
-        {"method": "bayesian", "objective": "authors", "clone": False},
-        {"method": "bayesian", "objective": "authors", "clone": True},
-        {"method": "bayesian", "objective": "paper", "clone": False},
-        {"method": "cloning", "objective": "authors", "clone": True},
+        {"method": "br_rcrl", "objective": "authors", "clone": False},
+        {"method": "br_rcrl", "objective": "authors", "clone": True},
+        {"method": "br_rcrl", "objective": "paper", "clone": False},
+        {"method": "cloning", "objective": None, "clone": None},
     ]
     table = pd.DataFrame([{**row, "dataset": "d", "train_seed": seed} for seed in (1, 0) for row in rows])
-    labelled = diagnostics.label_results(table)
+    labelled = objectives.label_results(table)
     wanted = ("cloning", "paper", "authors, mode", "authors")
     assert list(zip(labelled.policy, labelled.train_seed, strict=True)) == [
         (name, seed) for name in wanted for seed in (0, 1)
@@ -220,8 +220,8 @@ def test_the_headline_compares_with_cloning_on_every_dataset() -> None:
          ("x/cheetah/m-v0", "cloning", -5.0), ("x/cheetah/m-v0", "authors", 7.0), ("x/walker/m-v0", "authors", 7.0)],
         columns=["dataset", "policy", "return_mean"],
     )  # fmt: skip
-    assert diagnostics.against_cloning(table, "authors") == "hopper 3.2 times, cheetah 7 against -5"
-    assert diagnostics.against_cloning(table, "paper") == "nothing to compare yet"
+    assert objectives.against_cloning(table, "authors") == "hopper 3.2 times, cheetah 7 against -5"
+    assert objectives.against_cloning(table, "paper") == "nothing to compare yet"
 
 
 # -- figures -----------------------------------------------------------------------------------------------------
@@ -243,18 +243,64 @@ def test_the_threshold_is_marked_where_the_tail_meets_delta() -> None:
     plt.close("all")
 
 
-def test_the_other_figures_draw(trained: Run, dataset: OfflineDataset) -> None:
-    assert isinstance(trained.model, BayesianModel)
-    _, axes = plt.subplots(2, 4)
+def test_curves_show_each_part_of_the_loss_and_who_knows_nothing(trained: Run) -> None:
+    _, axes = plt.subplots(1, 4)
     metrics = pd.DataFrame(trained.metrics)
-    engine_plots.draw_curves(axes[0], {"authors": metrics}, dict.fromkeys(engine_plots.PARTS, 1.0))
-    forecast = diagnostics.forecast(trained.model, dataset)
-    engine_plots.draw_reliability(axes[1, 0], {"paper": diagnostics.reliability(forecast, np.random.default_rng(0), 3)})
-    engine_plots.draw_coverage(axes[1, 1], {"paper": forecast})
-    engine_plots.draw_prior(axes[1, 2], axes[1, 3], {"paper": diagnostics.prior_shape(trained.model, dataset)})
+    ignorant = dict(zip(engine_plots.PARTS, (1.0, 2.0, 3.0, 4.0), strict=True))
+    engine_plots.draw_curves(axes, {"authors": metrics}, ignorant)
+    for axis, part in zip(axes, engine_plots.PARTS, strict=True):
+        curve, flat = axis.lines
+        assert curve.get_xdata().tolist() == [10, 20, 30, 40]
+        assert curve.get_ydata().tolist() == metrics[part].tolist() and set(flat.get_ydata()) == {ignorant[part]}
+    plt.close("all")
+
+
+def test_forecasts_are_drawn_as_they_are() -> None:
+    _, (left, right) = plt.subplots(1, 2)
+    table = pd.DataFrame({"predicted": [1.0, 2.0], "actual": [1.5, 1.0], "low": [1.0, 0.5], "high": [3.0, 2.0]})
+    engine_plots.draw_reliability(left, {"paper": table})
+    (bars,) = left.containers
+    assert bars.lines[0].get_xydata().tolist() == [[1.0, 1.5], [2.0, 1.0]]
+    assert [segment[:, 1].tolist() for segment in bars.lines[2][0].get_segments()] == [[1.0, 3.0], [0.5, 2.0]]
+    outcomes = torch.tensor([0.0, 2.5, 7.0, 10.0])  # a quarter each at or below the quantiles 0, 0.25, 0.7 and 1
+    forecast = held_out.Forecast(torch.full((4, 10), 0.1), outcomes, torch.arange(4), BUCKETS)
+    engine_plots.draw_coverage(right, {"paper": forecast})
+    level, share = right.lines[1].get_data()
+    assert share[np.searchsorted(level, [0.1, 0.5, 0.8, 1.0])].tolist() == [0.25, 0.5, 0.75, 1.0]
+    plt.close("all")
+
+
+def test_the_shape_of_a_prior_is_drawn_as_cumulative_shares(trained: Run, dataset: OfflineDataset) -> None:
+    _, (left, right) = plt.subplots(1, 2)
+    std, distance = prior.prior_shape(trained.model, dataset)
+    states = trained.model.standardise(dataset.observations)
+    torch.testing.assert_close(std, trained.model.prior(states).log_std[:, 0].exp().detach())
+    torch.testing.assert_close(distance, (trained.model.prior(states).mode() - dataset.actions).abs().detach())
+    engine_plots.draw_prior(left, right, {"paper": (std, distance)})
+    for axis, values in ((left, std), (right, distance)):
+        x, y = axis.lines[0].get_data()
+        assert x.tolist() == sorted(values.flatten().tolist()) and (y[0], y[-1]) == (0, 1)
+    plt.close("all")
+
+
+def test_a_slice_of_energy_is_cut_off_and_shows_its_candidates() -> None:
     _, axis = plt.subplots()
-    engine_plots.draw_energy(axis, compare.energy_grid(quadratic(torch.zeros(2)), 11), ("a", "b"))
-    engine_plots.draw_samples(axis, torch.zeros(5, 2))
-    engine_plots.mark(axis, torch.zeros(2), "here", "*", "white")
-    engine_plots.draw_race(axis, pd.DataFrame({"optimizer": ["cem"], "energy": [1.0], "ms": [1.0]}))
+    grid = compare.energy_grid(quadratic(torch.zeros(2)), 11)
+    shading = engine_plots.draw_energy(axis, grid, ("hip", "knee"), depth=0.5)
+    assert (shading.zmin, shading.zmax) == (0.0, 0.5) and float(grid[2].max()) == 1.0
+    assert (axis.get_xlabel(), axis.get_ylabel(), axis.get_xlim()) == ("hip", "knee", (-1.0, 1.0))
+    engine_plots.draw_samples(axis, torch.tensor([[0.1, 0.2], [0.3, 0.4]]))
+    engine_plots.mark(axis, torch.tensor([-0.5, 0.5]), "here", "*", "white")
+    assert np.allclose(axis.lines[0].get_xydata(), [[0.1, 0.2], [0.3, 0.4]])
+    assert axis.lines[1].get_xydata().tolist() == [[-0.5, 0.5]] and axis.lines[1].get_label() == "here"
+    plt.close("all")
+
+
+def test_a_race_is_drawn_above_its_best() -> None:
+    _, axis = plt.subplots()
+    table = pd.DataFrame({"optimizer": ["cem", "langevin"], "energy": [1.0, 3.0], "ms": [4.0, 2.0]})
+    engine_plots.draw_race(axis, table)
+    points = [line.get_xydata()[0].tolist() for line in axis.lines]
+    assert points == [[4.0, 1e-4], [2.0, 2.0]]  # a logarithmic axis has no zero
+    assert [text.get_text() for text in axis.texts] == ["cem", "langevin"]
     plt.close("all")

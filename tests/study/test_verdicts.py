@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from brrcrl_lib.study.claims.verdicts import Verdict, bootstrap_means, compare, episode_returns, judge, mean_interval
+from brrcrl_lib.study.claims.verdicts import bootstrap_means, compare, episode_returns, judge, mean_interval
 
 
 def rows(returns: list[list[float]], env: str = "Hopper-v5") -> pd.DataFrame:
@@ -62,7 +62,6 @@ def test_a_verdict_needs_every_dataset_to_hold() -> None:
     text = str(judge("more is more", {"a": good, "b": none, "c": bad}))
     assert text.startswith("more is more: holds partly. a +10")
     assert "not told apart" in text and "the other way round" in text
-    assert isinstance(judge("c", {"a": good}), Verdict)
 
 
 def test_rows_that_cannot_be_judged_are_refused() -> None:

@@ -204,7 +204,7 @@ def table_2(rows: pd.DataFrame, unit: str) -> pd.DataFrame:
 
 
 def protocols(rows: pd.DataFrame, config: Any) -> pd.DataFrame:
-    """How the paper's numbers were made, beside how ours were; `config` is the `DiscreteConfig` of our trainings."""
+    """How the paper's numbers were made, beside how ours were; `config` is the `JointConfig` of our trainings."""
     from_ladders = DatasetName.parse(rows["dataset"].iloc[0]).kind == "ladder"
     steps, games = sorted(set(rows["train_steps"])), rows["returns"].map(lambda text: text.count(",") + 1)
     ours = {

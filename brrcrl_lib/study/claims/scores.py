@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from brrcrl_lib.base.config import did_you_mean
+from brrcrl_lib.base.errors import KitError
 from brrcrl_lib.worlds import WORLDS, Reference, world_of
 
 
@@ -20,7 +21,7 @@ def reference(env_id: str, *, paper: bool = False) -> Reference:
     found = world.paper_reference if paper else world.reference
     if found is None:
         known = [card.name for card in WORLDS if (card.paper_reference if paper else card.reference)]
-        raise ValueError(f"no reference score for '{env_id}'{did_you_mean(world.name, known)}")
+        raise KitError(f"no reference score for '{env_id}'{did_you_mean(world.name, known)}")
     return found
 
 
@@ -64,7 +65,7 @@ def iqm_interval(
     values = _check(scores)
     runs, tasks = values.shape
     if not 0 < confidence < 1:
-        raise ValueError(f"confidence must lie in (0, 1); got {confidence}")
+        raise KitError(f"confidence must lie in (0, 1); got {confidence}")
     drawn = rng.integers(runs, size=(repetitions, runs, tasks))
     resampled = np.take_along_axis(values[None], drawn, axis=1)  # [repetitions, runs, tasks]
     means = _middle_mean(resampled.reshape(repetitions, -1))
@@ -83,5 +84,5 @@ def _check(scores: Any) -> np.ndarray:
     if values.ndim != 2 or values.size == 0:
         raise ValueError(f"scores must have shape [runs, tasks], at least one of each; got {values.shape}")
     if not np.isfinite(values).all():
-        raise ValueError("scores hold values that are not finite; drop or repeat those runs")
+        raise KitError("scores hold values that are not finite; drop or repeat those runs")
     return values
