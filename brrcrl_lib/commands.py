@@ -41,7 +41,9 @@ def train_command(words: Sequence[str]) -> Any:
     if method is None:
         named = _value(words, "--method")
         if named:
-            new = {"bayesian": "br_rcrl"}.get(named, named)
+            dataset = _value(words, "--dataset")
+            games = dataset is not None and kind_of(dataset) != "box"
+            new = ("br_rcrl_joint" if games else "br_rcrl") if named == "bayesian" else named
             raise KitError(f"the method comes first now, without --method: brrcrl train {new} --dataset ... --out ...")
         if {"-h", "--help"} & set(words):
             print("usage: brrcrl train METHOD --dataset ID --out FOLDER [options]; METHOD --help explains each\n")

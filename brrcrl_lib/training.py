@@ -245,21 +245,24 @@ def load_run(path: Path, device: str = "auto") -> Run:
     file = checkpoint_file(path)
     checkpoint = Checkpoint.load(file)
     about = dict(checkpoint.about)
-    kind = method_named(about["method"]) if "method" in about else None
+    if "method" not in about:
+        raise CheckpointError(f"{file} does not say which method it holds; train it again")
+    kind = method_named(about["method"])
     try:
-        if kind is None:
-            raise KeyError("it does not say which method it holds")
         stored = about.pop("config")
         settings: Any = {key: tuple(value) if isinstance(value, list) else value for key, value in stored.items()}
-        config = kind.Config(**settings)
-        method = create(config, Facts.from_plain(about["facts"]), pick_device(device))
-        for name, module in method.modules.items():
-            weights = {key: value.float() for key, value in checkpoint.section(name).items()}
+        config, facts = kind.Config(**settings), Facts.from_plain(about["facts"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{file} does not fit this version of the kit ({error}); train it again") from None
+    method = create(config, facts, pick_device(device))
+    for name, module in method.modules.items():
+        weights = {key: value.float() for key, value in checkpoint.section(name).items()}
+        try:
             if weights or name in kind.acting:
                 module.load_state_dict(weights)
-            module.eval()
-    except (KeyError, TypeError, RuntimeError) as error:
-        raise CheckpointError(f"{file} does not fit this version of the kit ({error}); train it again") from None
+        except RuntimeError as error:
+            raise CheckpointError(f"{file} has other weights than {kind.name} ({error}); train it again") from None
+        module.eval()
     metrics = list(read_metrics(path)) if path.is_dir() else []
     return Run(method, config, about, metrics)
 

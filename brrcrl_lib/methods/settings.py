@@ -76,7 +76,7 @@ class EncoderSettings:
     standardise_frames: bool = True
     """Take the data's mean frame off every frame and divide by one standard deviation; else divide by 255. Differs
     from the paper: most of a screen never changes, and a network that must find a ball of four pixels beside a bright
-    constant background learns p(R) first and p(R|s) much later (tests/engine/test_discrete_train.py has it small)."""
+    constant background learns p(R) first and p(R|s) much later (tests/data/test_sources.py has it small)."""
     hidden: tuple[int, ...] = (256, 256, 256)
     """Hidden layers, for vectors."""
 
