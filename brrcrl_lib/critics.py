@@ -84,6 +84,12 @@ def join(states: Tensor, actions: Tensor) -> Tensor:
     return torch.cat([states, actions], -1)
 
 
+def frozen(module: nn.Module, *inputs: Tensor) -> Tensor:
+    """What `module` says of the inputs, with gradients to the inputs and none to its weights."""
+    weights = {name: weight.detach() for name, weight in module.named_parameters()}
+    return torch.func.functional_call(module, weights, inputs)
+
+
 class Actor(nn.Module):
     """A network from raw observations to `outputs` numbers per dimension of the action, and the units of both."""
 

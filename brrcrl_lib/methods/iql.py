@@ -67,7 +67,7 @@ class IqlAct:
 
 
 class GaussianActor(Actor):
-    """N(tanh(net(s)), std): the mean stays in the box, and the spread is the same in all states, as the paper has it."""
+    """N(tanh(net(s)), std): the mean stays in the box, the spread is the same in all states, as the paper has it."""
 
     def __init__(self, facts: Facts, hidden: Sequence[int]) -> None:
         super().__init__(facts, hidden)
@@ -108,12 +108,14 @@ class Iql(ActorCritic, Method):
         return {name: adam(self.modules[name].parameters(), rate) for name in ("critics", "value", "actor")}
 
     def loss(self, batch: Batch, generator: torch.Generator | None) -> dict[str, Tensor]:
-        """All three losses at the same weights. Their gradients do not meet, so their sum is minimised at once.
+        return self.losses(Step.of(batch, self.actor))
+
+    def losses(self, step: Step) -> dict[str, Tensor]:
+        """All three at the same weights. Their gradients do not meet, so their sum is minimised at once.
 
         Differs from the paper's code, which takes the three steps one after another, the later ones with the new V,
         because so V(s) is computed once for two of them.
         """
-        step = Step.of(batch, self.actor)
         with torch.no_grad():
             known = self.target_critics(step.states, step.actions).amin(0)  # [B]
             following = self.modules["value"](step.next_states).squeeze(-1)  # [B]
