@@ -42,7 +42,7 @@ from brrcrl_lib.policies import Policy
 @dataclass(frozen=True)
 class CqlConfig(CriticSettings):
     """CQL(H). Differs from the paper by default: two hidden layers of 256 and 4 sampled actions instead of three and
-    10, because a step then takes a quarter of the time on a CPU; preset `paper` has the paper's."""
+    10, because a step then takes less than a third of the time on a CPU; preset `paper` has the paper's."""
 
     steps: int = 20_000
     """Gradient steps. Fewer than the other methods with critics get, because each takes several times as long."""

@@ -1,4 +1,4 @@
-"""TD3+BC, IQL and CQL as methods of the kit: exact resume, no look at a value, bad input refused; and they learn."""
+"""TD3+BC, IQL, CQL and BEAR as methods: exact resume, no look at a value, bad input refused; and they learn."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from synthetic import synthetic_dataset
 
 from brrcrl_lib.base.errors import KitError
 from brrcrl_lib.checkpoints import Checkpoint
-from brrcrl_lib.critics import Multiplier, descend, follow, frozen, slow_copy
+from brrcrl_lib.critics import Multiplier, Step, descend, follow, frozen, slow_copy
 from brrcrl_lib.data.batch import Batch, Needs
 from brrcrl_lib.data.vectors import OfflineDataset
 from brrcrl_lib.methods.base import config_for, create, method_named
+from brrcrl_lib.methods.bear import BearAct, discrepancy
 from brrcrl_lib.training import export_model, fit, load_run
 
-RIVALS = ("td3_bc", "iql", "cql")
+RIVALS = ("td3_bc", "iql", "cql", "bear")
 TINY = {"steps": 20, "batch_size": 16, "hidden": (8, 8), "log_every": 5, "checkpoint_every": 10, "device": "cpu"}
 
 
@@ -105,7 +106,7 @@ def test_training_and_acting_never_look_at_a_value(name: str, monkeypatch: pytes
     dataset = synthetic_dataset()
     method = create(tiny(name), dataset.facts(), "meta")
     batch = dataset.to("meta").batch(torch.zeros(16, dtype=torch.int64, device="meta"), method.needs)
-    for step in range(2):
+    for step in (0, 1, 11):  # 11 is behind BEAR's warm-up
         parts = method.update(batch, step, None)
         assert all(value.device.type == "meta" and value.shape == () for value in parts.values())
         assert "loss" in parts
@@ -132,7 +133,11 @@ def distance_from_best(dataset: OfflineDataset, name: str, best: float, **option
     return float((actions - best).abs().mean())
 
 
-FAST = {"cql": {"actor_learning_rate": 3e-3, "alpha": 0.1}, "iql": {"temperature": 10.0, "soft_update": 0.05}}
+FAST = {
+    "cql": {"actor_learning_rate": 3e-3, "alpha": 0.1},
+    "iql": {"temperature": 10.0, "soft_update": 0.05},
+    "bear": {"actor_learning_rate": 3e-3, "multiplier_learning_rate": 1e-4, "warm_up": 50},
+}
 """400 steps are too few for CQL's slow actor and IQL's slow targets, and 900 transitions for CQL's caution; rewards
 between 0 and 1 make small advantages, which IQL must weigh more."""
 
@@ -205,6 +210,63 @@ def test_cql_values_the_data_above_what_lies_outside(dataset: OfflineDataset) ->
     assert inside > outside + 1
 
 
+def test_bears_distance_is_the_mean_over_pairs() -> None:
+    one, two = torch.randn(2, 5, 3, 2, generator=torch.Generator().manual_seed(0))
+    found = discrepancy(one, two, 0.7)
+    for row in range(5):
+
+        def likeness(left: torch.Tensor, right: torch.Tensor) -> float:
+            pairs = [math.exp(-float((x - y).abs().sum()) / 1.4) for x in left for y in right]
+            return sum(pairs) / len(pairs)
+
+        a, b = one[row], two[row]
+        squared = likeness(a, a) + likeness(b, b) - 2 * likeness(a, b)
+        assert found[row].item() == pytest.approx(math.sqrt(squared + 1e-6), rel=1e-4)
+    torch.testing.assert_close(discrepancy(one, one, 0.7), torch.full((5,), 1e-3), rtol=0.2, atol=0)
+
+
+def test_bears_behaviour_and_target_are_the_papers(dataset: OfflineDataset) -> None:
+    method: Any = create(tiny("bear", batch_size=16), dataset.facts())
+    step = Step.of(dataset.batch(torch.arange(16), Needs(next=True)), method.actor)
+    source = torch.Generator().manual_seed(0)
+    behaviour, noise = method.modules["behaviour"], torch.randn(16, 6, generator=source)
+    mean, log_std = behaviour.encoder(torch.cat([step.states, step.actions], -1)).chunk(2, -1)
+    latents = torch.distributions.Normal(mean, log_std.exp())
+    divergence = torch.distributions.kl_divergence(latents, torch.distributions.Normal(0.0, 1.0)).mean()
+    decoded = behaviour.decoder(torch.cat([step.states, mean + log_std.exp() * noise], -1)).tanh()
+    expected = (decoded - step.actions).square().mean() + 0.5 * divergence
+    torch.testing.assert_close(behaviour.loss(step.states, step.actions, noise), expected)
+
+    noise = torch.randn(16, 10, 3, generator=source)
+    total = 0.0
+    with torch.no_grad():
+        for row in range(16):
+            best = -math.inf
+            for draw in noise[row]:
+                policy = method.modules["target_actor"](step.next_states[row : row + 1])
+                values = method.target_critics(step.next_states[row : row + 1], policy.sample(draw[None])[0])
+                best = max(best, 0.75 * float(values.min()) + 0.25 * float(values.max()))
+            target = float(step.rewards[row]) + 0.99 * float(step.going_on[row]) * best
+            values = method.critics(step.states[row : row + 1], step.actions[row : row + 1])
+            total += float((values - target).square().sum()) / 16
+    assert method.critic_loss(step, noise).item() == pytest.approx(total, rel=1e-5)
+
+
+def test_bears_multiplier_grows_while_the_actor_is_too_far_away(dataset: OfflineDataset) -> None:
+    for threshold, grows in ((0.0, True), (10.0, False)):
+        run = fit(tiny("bear", threshold=threshold), dataset)
+        assert (run.metrics[-1]["multiplier"] > run.metrics[0]["multiplier"]) == grows
+
+
+def test_bear_plays_alone_as_in_company(dataset: OfflineDataset) -> None:
+    run = fit(tiny("bear"), dataset)
+    together = run.policy(seed=1).act(dataset.observations[:5])
+    alone = torch.cat([run.policy(seed=1).act(dataset.observations[row : row + 1]) for row in range(5)])
+    torch.testing.assert_close(together, alone)
+    with pytest.raises(KitError, match="samples must be at least 1"):
+        BearAct(samples=0)
+
+
 def test_targets_follow_and_freezing_freezes() -> None:
     source, weight = torch.nn.Linear(2, 1), torch.optim.Adam
     target = slow_copy(source)
@@ -246,6 +308,9 @@ def test_discrete_actions_are_refused_in_one_sentence(dataset: OfflineDataset, n
     ("cql", {"sampled_actions": 0}, "sampled_actions must be at least 1"),
     ("cql", {"alpha": math.inf}, "alpha must lie in"),
     ("cql", {"actor_learning_rate": 0.0}, "actor_learning_rate must lie in"),
+    ("bear", {"matched_actions": 1}, "matched_actions must be at least 2"),
+    ("bear", {"pessimism": 1.5}, "pessimism must lie in"),
+    ("bear", {"kernel_width": 0.0}, "kernel_width must lie in"),
     ("cql", {"steps": 0}, "steps must be at least 1"),
 ])  # fmt: skip
 def test_wrong_settings_are_refused(name: str, options: dict[str, Any], message: str) -> None:
