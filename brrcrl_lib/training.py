@@ -203,8 +203,9 @@ class Trainer:
     def restore(self, checkpoint: Checkpoint) -> None:
         about, facts = checkpoint.about, self.method.facts
         stored, wanted = about["config"], config_dict(self.config)
+        free = MAY_CHANGE if self.method.may_be_extended else MAY_CHANGE - {"steps"}
         changed = [f"{key}: {stored.get(key)} before, {wanted[key]} now" for key in wanted
-                   if key not in MAY_CHANGE and stored.get(key) != wanted[key]]  # fmt: skip
+                   if key not in free and stored.get(key) != wanted[key]]  # fmt: skip
         for key, before, now in (
             ("method", about["method"], self.method.name),
             ("dataset", about["dataset"], facts.dataset),

@@ -46,6 +46,8 @@ class Method:
     """How it is played: a frozen dataclass."""
     acting: ClassVar[tuple[str, ...]] = ("model",)
     """The modules that playing needs; an exported model has no others."""
+    may_be_extended: ClassVar[bool] = True
+    """Whether a run may be resumed with more steps; not where what a step does depends on how many there will be."""
     needs: Needs = TRANSITIONS
     """What it wants to see of each transition. May be set in `build`, where it depends on the configuration."""
 

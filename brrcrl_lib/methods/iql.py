@@ -90,6 +90,7 @@ class Iql(ActorCritic, Method):
     name = "iql"
     summary = "implicit Q-learning: expectiles of the data's own values (Kostrikov, Nair and Levine, 2022)"
     kinds = ("box",)
+    may_be_extended = False  # the actor's cosine runs over all steps
     Config = IqlConfig
     Act = IqlAct
     acting = ("actor",)

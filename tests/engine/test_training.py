@@ -22,7 +22,7 @@ from brrcrl_lib.base.errors import KitError
 from brrcrl_lib.checkpoints import Checkpoint, CheckpointError
 from brrcrl_lib.data.batch import KINDS, Source
 from brrcrl_lib.methods.base import Method, config_for, create, methods
-from brrcrl_lib.training import export_model, fit, load_run
+from brrcrl_lib.training import Trainer, export_model, fit, load_run
 
 TINY = {"steps": 20, "batch_size": 16, "log_every": 5, "checkpoint_every": 10, "device": "cpu"}
 VARIANTS: dict[str, list[dict[str, Any]]] = {
@@ -63,17 +63,45 @@ def assert_same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> N
         assert torch.equal(one[name], two[name]), name
 
 
+class Interrupted(Exception):
+    """What happens to trainings."""
+
+
 @pytest.mark.parametrize(("name", "kind", "variant"), VECTORS)
-def test_twenty_steps_equal_ten_and_ten_resumed(name: str, kind: str, variant: dict, tmp_path: Path) -> None:
-    """Every network and every optimiser, to the last bit."""
-    whole, halves = tmp_path / "whole", tmp_path / "halves"
-    fit(tiny(name, kind, **variant), source_of(kind), whole)
-    fit(tiny(name, kind, **variant, steps=10), source_of(kind), halves)
-    fit(tiny(name, kind, **variant), source_of(kind), halves, resume=True)
-    assert_same(tensors(whole), tensors(halves))
-    assert (whole / "metrics.csv").read_text() == (halves / "metrics.csv").read_text()
-    parts = {key.split("/")[0] for key in tensors(whole)}
-    assert parts == {*load_run(whole, "cpu").method.modules, "optimizer", "generator"}
+def test_an_interrupted_run_resumes_to_the_same_bits(
+    name: str, kind: str, variant: dict, tmp_path: Path, monkeypatch
+) -> None:
+    """Every network and every optimiser, after an interruption at step 13 of 20 with a checkpoint at 10."""
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    config = tiny(name, kind, **variant)
+    fit(config, source_of(kind), whole)
+
+    def advance(self: Trainer, usual: Any = Trainer.advance) -> Any:
+        if self.step == 13:
+            raise Interrupted
+        return usual(self)
+
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        patch.setattr(Trainer, "advance", advance)
+        fit(config, source_of(kind), parts)
+    fit(config, source_of(kind), parts, resume=True)
+    assert_same(tensors(whole), tensors(parts))
+    assert (whole / "metrics.csv").read_text() == (parts / "metrics.csv").read_text()
+    sections = {key.split("/")[0] for key in tensors(whole)}
+    assert sections == {*load_run(whole, "cpu").method.modules, "optimizer", "generator"}
+
+
+@pytest.mark.parametrize(("name", "kind", "variant"), VECTORS)
+def test_a_run_that_is_extended_equals_a_long_one_or_is_refused(name: str, kind: str, variant: dict, tmp_path) -> None:
+    long, short = tmp_path / "long", tmp_path / "short"
+    fit(tiny(name, kind, **variant, steps=10), source_of(kind), short)
+    if not methods()[name].may_be_extended:
+        with pytest.raises(CheckpointError, match="steps: 10 before, 20 now"):
+            fit(tiny(name, kind, **variant), source_of(kind), short, resume=True)
+        return
+    fit(tiny(name, kind, **variant), source_of(kind), short, resume=True)
+    fit(tiny(name, kind, **variant), source_of(kind), long)
+    assert_same(tensors(long), tensors(short))
 
 
 def test_kill_nine_and_resume_give_the_same_weights(tmp_path: Path) -> None:
