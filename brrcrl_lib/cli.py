@@ -96,6 +96,7 @@ COMMANDS = {  # name: (module, configuration, function, what it does)
     ),
     "data pack": ("tools.publishing.pack", "PackConfig", "pack", "put games of a frame store in a file"),
     "data unpack": ("tools.publishing.pack", "UnpackConfig", "unpack", "make such a file a frame store"),
+    "data card": ("commands", "DataCard", "data_card", "what a dataset is good for, in one look"),
     "data cards": ("tools.publishing.cards", "CardsConfig", "cards", "write the tables of data/README.md again"),
     "train": ("commands", "train_command", "train", "fit a method to a dataset; resumable"),
     "evaluate": ("commands", "evaluate_command", "evaluate", "play a trained model"),
@@ -118,6 +119,7 @@ LEADING = {
     "data pack": "--store",
     "data unpack": "--file",
     "data verify": "--ids",
+    "data card": "--dataset",
     "experiments run": "--grid",
 }
 """Flags whose name may be left out when their value comes first: `brrcrl data import-d4rl FILE --env ...`."""

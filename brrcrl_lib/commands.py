@@ -15,8 +15,9 @@ from brrcrl_lib.base.errors import KitError
 from brrcrl_lib.checkpoints import Checkpoint, checkpoint_file
 from brrcrl_lib.data.open import kind_of, open_source
 from brrcrl_lib.methods.base import config_for, method_named, methods
-from brrcrl_lib.study.experiments.row import measure
+from brrcrl_lib.study.experiments.row import measure as measure_run
 from brrcrl_lib.training import export_model, fit, load_run
+from brrcrl_lib.worlds import world_of
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ def evaluate(command: Any) -> Any:
     if command.trace is not None:
         _writable(command.trace)
     run = load_run(command.run, command.device)
-    row, trace = measure(
+    row, trace = measure_run(
         run, command.act, env=command.env, episodes=command.episodes, seed=command.seed, max_steps=command.max_steps
     )
     if command.trace is not None:
@@ -130,6 +131,29 @@ def list_methods(config: ListMethods | None) -> int:
         asks = [f"windows of {method.needs.context}"] if method.needs.context else []
         asks += ["next states"] if method.needs.next else []
         print(f"{name:<15} {', '.join(method.kinds):<22} {', '.join(asks) or '-':<14} {method.summary}")
+    return 0
+
+
+@dataclass(frozen=True)
+class DataCard:
+    """What a dataset is good for, in one look: its returns over time, its junk, and what it cannot carry."""
+
+    dataset: str
+    """Dataset id of vectors, for example brrcrl/hopper/medium-replay-v0."""
+    expert_return: float | None = None
+    """Return of an expert; left out, the reference of the dataset's world, or else the best episode."""
+
+
+def data_card(config: DataCard) -> int:
+    from brrcrl_lib.data.minari import load_dataset
+    from brrcrl_lib.study.analysis.data_quality import describe, measure
+
+    if kind_of(config.dataset) == "pixels":
+        raise KitError(f"{config.dataset} holds frames; the cards beside data/atari/*.npz describe games")
+    dataset = load_dataset(config.dataset)
+    reference = world_of(dataset.env_spec.id if dataset.env_spec else config.dataset).reference
+    expert = config.expert_return or (reference.high if reference else float(dataset.returns.max()))
+    print(describe(measure(dataset, expert)))
     return 0
 
 

@@ -340,3 +340,11 @@ def test_the_overview_is_there_at_once() -> None:
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     seconds, heavy = result.stdout.splitlines()[-1].split(" ", 1)
     assert heavy == "[]" and float(seconds) < 2  # of processor time, about 0.3 on an idle machine
+
+
+def test_a_card_says_what_a_dataset_is_good_for(capsys) -> None:
+    assert call("data", "card", "brrcrl/halfcheetah/medium-v0") == 0
+    text = capsys.readouterr().out
+    assert "effective episodes" in text and "Warning: The discounted return that agents are asked for" in text
+    assert call("data", "card", "sample/pong") == 2
+    assert "sample/pong holds frames" in capsys.readouterr().err

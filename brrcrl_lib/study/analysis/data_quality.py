@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from brrcrl_lib.base.errors import KitError
 from brrcrl_lib.data.vectors import OfflineDataset
 
 BLOCKS = 10
@@ -59,7 +60,7 @@ class Quality:
 def measure(dataset: OfflineDataset, expert_return: float) -> Quality:
     """Measure a dataset against the return of an expert, which a card or a reference names."""
     if not expert_return > 0:
-        raise ValueError(f"shares of the expert's return need a positive one; got {expert_return}")
+        raise KitError(f"shares of the expert's return need a positive one; got {expert_return}")
     returns, rtg = (values.double().cpu().numpy() for values in (dataset.returns, dataset.rtg))
     lengths, starts, owners = (
         values.cpu().numpy() for values in (dataset.lengths, dataset.starts, dataset.episode_ids)
