@@ -8,81 +8,32 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
-from typing import Annotated, Any, NoReturn
-
-import tyro
+from typing import Any, NoReturn
 
 from brrcrl_lib.base.config import did_you_mean
 from brrcrl_lib.base.errors import KitError
-from brrcrl_lib.base.files import ROOT
 from brrcrl_lib.base.limits import check_settings
 
-
-@dataclass(frozen=True)
-class RunNotebooks:
-    """Run notebooks in order: checked before they start, with a table at the end."""
-
-    notebooks: tyro.conf.Positional[tuple[str, ...]] = ()
-    """Numbers or names, for example 02; all notebooks if none is named."""
-    preset: str | None = None
-    """recorded, smoke, laptop or paper; each notebook's own default if left out."""
-    parameter: Annotated[
-        tyro.conf.UseAppendAction[tuple[tuple[str, str], ...]], tyro.conf.arg(aliases=["-p"], metavar="NAME VALUE")
-    ] = ()
-    """A parameter of the notebook, for example -p delta 0.2."""
-    out: Path = ROOT / "runs" / "notebooks"
-    """Folder for the executed copies, one subfolder per preset."""
-
-
-@dataclass(frozen=True)
-class RefreshNotebooks:
-    """Execute notebooks with their defaults and store the outputs in place."""
-
-    notebooks: tyro.conf.Positional[tuple[str, ...]] = ()
-    """Numbers or names, for example 02; all notebooks if none is named."""
-
-
-@dataclass(frozen=True)
-class ListNotebooks:
-    """List the notebooks with their questions."""
-
-
-def run_notebooks(config: RunNotebooks) -> int:
-    from brrcrl_lib.tools import notebooks
-
-    planned = notebooks.plan(notebooks.find_notebooks(config.notebooks), config.preset, dict(config.parameter))
-    outcomes = notebooks.run_notebooks(planned, config.out)
-    print("\n" + notebooks.summary(outcomes))
-    failed = sum(outcome.status == "failed" for outcome in outcomes)
-    verdict = f"{failed} of {len(outcomes)} failed" if failed else "all ok"
-    print(f"\n{verdict}; executed copies in {config.out}")
-    return 1 if failed else 0
-
-
-def refresh_notebooks(config: RefreshNotebooks) -> int:
-    from brrcrl_lib.tools import notebooks
-
-    for path in notebooks.find_notebooks(config.notebooks):
-        print(f"refreshing {path.stem}", flush=True)
-        notebooks.refresh(path)
-    return 0
-
-
-def list_notebooks(config: ListNotebooks) -> int:
-    from brrcrl_lib.tools import notebooks
-
-    for path in notebooks.all_notebooks():
-        print(f"{path.stem:<24} {notebooks.question(path)}")
-    return 0
-
-
 COMMANDS = {  # name: (module, configuration, function, what it does)
-    "notebooks run": ("cli", "RunNotebooks", "run_notebooks", "run notebooks, all or some, and sum up"),
-    "notebooks refresh": ("cli", "RefreshNotebooks", "refresh_notebooks", "store fresh outputs in the notebooks"),
-    "notebooks list": ("cli", "ListNotebooks", "list_notebooks", "list the notebooks with their questions"),
+    "notebooks run": (
+        "tools.notebook_commands",
+        "RunNotebooks",
+        "run_notebooks",
+        "run notebooks, all or some, and sum up",
+    ),
+    "notebooks refresh": (
+        "tools.notebook_commands",
+        "RefreshNotebooks",
+        "refresh_notebooks",
+        "store fresh outputs in the notebooks",
+    ),
+    "notebooks list": (
+        "tools.notebook_commands",
+        "ListNotebooks",
+        "list_notebooks",
+        "list the notebooks with their questions",
+    ),
     "data collect": ("tools.collecting.collect", "CollectConfig", "collect", "train SAC, DQN, or PPO on Atari"),
     "data rollout": ("tools.publishing.rollout", "RolloutConfig", "rollout", "play policies into a dataset"),
     "data publish": ("tools.publishing.publish", "PublishConfig", "publish", "turn a collection into datasets"),
@@ -131,6 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     command = next((name for name in COMMANDS if words[: len(name.split())] == name.split()), None)
     if command is None:
         raise SystemExit(_overview(words))
+    import tyro  # takes longer than all the rest, and an overview needs none of it
+
     rest = words[len(command.split()) :]
     if command in LEADING and rest and not rest[0].startswith("-"):
         rest.insert(0, LEADING[command])

@@ -296,6 +296,7 @@ class Dt(Method):
     name = "dt"
     summary = "Decision Transformer (Chen et al. 2021): actions from a window of wanted returns, states and actions"
     kinds = ("box",)
+    needs = Needs(context=20)  # `build` takes the configuration's own
     Config = DtConfig
     Act = DtAct
     config: DtConfig
