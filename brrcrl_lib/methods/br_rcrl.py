@@ -212,10 +212,11 @@ class BayesianModel(nn.Module):
     ) -> Tensor:
         """E^delta(a|s) = -alpha log p(a|s) - log p(R >= theta|s,a) [B, N] (Proposition 1, where alpha is 1).
 
-        Differs from the paper: `prior_weight` alpha may be another number, because how far the prior can be trusted
-        depends on the data (study/toys/theory.py: what that does to Theorem 1's bound). `prior` and `encoded` describe the states, actions are [B, N, m], and theta is the lower edge of `bucket` [B].
+        `prior` and `encoded` describe the states, actions are [B, N, m], and theta is the lower edge of `bucket` [B].
         Differs from the paper: Proposition 1 writes R > theta; its definition of pi^delta and its code use R >= theta,
-        and with buckets only the latter always has positive probability.
+        and with buckets only the latter always has positive probability. And `prior_weight` alpha may be another number
+        than 1, because how far to trust the prior depends on the data (`kl_bound` of study/toys/theory.py has what that
+        does to Theorem 1).
         """
         probabilities = self.returns.logits(encoded, actions).softmax(-1)  # [B, N, buckets]
         index = torch.arange(probabilities.shape[-1], device=probabilities.device)
