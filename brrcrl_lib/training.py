@@ -1,12 +1,14 @@
 """Fit a method to data: `fit(config, source, out)`; read it back: `load_run(path)`.
 
 A run directory holds config.json, metrics.csv and checkpoint.safetensors (every network and optimiser, step,
-generator). Kill it at any moment; with `resume` it ends with the same weights, bit for bit, as if nothing had happened.
+generator; `ema/...` and `best/...` where averages or the best weights are kept). Kill it at any moment; with `resume`
+it ends with the same weights, bit for bit, as if nothing had happened.
 """
 
 from __future__ import annotations
 
 import csv
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from brrcrl_lib.base.devices import generator, pick_device, track
+from brrcrl_lib.base.errors import KitError
 from brrcrl_lib.base.files import git_revision, versions, write_csv, write_json
 from brrcrl_lib.base.tensors import optimizer_tensors, restore_optimizer
 from brrcrl_lib.checkpoints import (
@@ -25,13 +28,15 @@ from brrcrl_lib.checkpoints import (
     checkpoint_file,
     config_dict,
 )
-from brrcrl_lib.data.batch import Facts, Source
+from brrcrl_lib.data.batch import Batch, Facts, Source
 from brrcrl_lib.methods.base import Method, create, method_named
 from brrcrl_lib.methods.settings import MethodConfig
 from brrcrl_lib.policies import Policy
 
 MAY_CHANGE = {"steps", "device", "compile", "log_every", "checkpoint_every"}
 """Settings with which a run may be resumed differently: they do not change what a step does."""
+HELD_OUT_BATCHES = 16
+"""Batches of held-out transitions that `patience` watches; always the same ones."""
 
 
 @dataclass(frozen=True)
@@ -78,10 +83,29 @@ def fit(
     preset: str = "laptop",
 ) -> Run:
     """Train on `source`; write the run to `out` if given. `resume` continues from out/checkpoint.safetensors."""
-    trainer = Trainer(config, split(config, source)[0], pick_device(config.device), out, preset)
+    refuse_other_returns(config, source.facts())
+    training, held_out = split(config, source)
+    trainer = Trainer(config, training, pick_device(config.device), out, preset)
+    if config.patience is not None:
+        trainer.watch(held_out)
     trainer.begin(resume)
     trainer.train()
-    return Run(trainer.method, config, trainer.about(), trainer.metrics)
+    return Run(trainer.method.as_it_plays(best=True), config, trainer.about(), trainer.metrics)
+
+
+def refuse_other_returns(config: MethodConfig, facts: Facts) -> None:
+    """Raise if the data count returns in another way than the configuration says."""
+    if config.discount is not None and config.discount != facts.discount:
+        raise KitError(
+            f"{facts.dataset} was opened with discount {facts.discount:g} and the configuration says "
+            f"{config.discount:g}; open it with the same one"
+        )
+    clip = facts.reward_clip or 0
+    if config.reward_clip is not None and config.reward_clip != clip:
+        raise KitError(
+            f"{facts.dataset} was opened with reward_clip {clip:g} and the configuration says {config.reward_clip:g}; "
+            f"open it with the same one (0: rewards as they are)"
+        )
 
 
 class Trainer:
@@ -96,9 +120,22 @@ class Trainer:
         self.generator = generator(config.seed, self.source.device)
         self.step, self.seconds = 0, 0.0
         self.metrics: list[dict[str, float]] = []
+        self.held_out: list[Batch] = []
+        self.best: dict[str, Any] | None = None
+        """`step` and `value` of the best check on held-out episodes."""
+
+    def watch(self, held_out: Source) -> None:
+        """Judge the weights by these episodes from now on: by always the same batches of them."""
+        source = held_out.to(self.device)
+        drawn = generator(0, source.device)
+        self.held_out = [
+            source.sample(self.config.batch_size, drawn, self.method.needs).to(self.device)
+            for _ in range(HELD_OUT_BATCHES)
+        ]
 
     def about(self) -> dict[str, Any]:
         facts = self.method.facts
+        best = {} if self.best is None else {"best": self.best}
         return {
             "method": self.method.name,
             "dataset": facts.dataset,
@@ -109,6 +146,7 @@ class Trainer:
             "device": str(self.device),
             "versions": versions(),
             "revision": git_revision(),
+            **best,
         }
 
     # -- running -------------------------------------------------------------------------------------------------
@@ -130,12 +168,14 @@ class Trainer:
         config = self.config
         name = f"{self.method.name} {self.method.facts.dataset}"
         bar = track(total=config.steps, initial=self.step, desc=name, unit="step")
-        while self.step < config.steps:
+        while self.step < config.steps and not self.stopped:
             started = time.perf_counter()
             boundary = min(self._next(config.log_every), self._next(config.checkpoint_every), config.steps)
             parts, indices = self._run_until(boundary, bar)
             self.seconds += time.perf_counter() - started
             self._record(parts, indices)
+            if self.held_out and self.step % config.checkpoint_every == 0:
+                self._check()
             bar.set_postfix({name: round(value, 3) for name, value in self.metrics[-1].items() if name != "step"})
             if self.out is not None and (self.step % config.checkpoint_every == 0 or self.step == config.steps):
                 self.save()
@@ -147,7 +187,30 @@ class Trainer:
     def advance(self) -> tuple[dict[str, Tensor], Tensor]:
         """One step: the detached parts of the loss, and which transitions were used [B], all on the device."""
         batch = self.source.sample(self.config.batch_size, self.generator, self.method.needs).to(self.device)
-        return self.method.update(batch, self.step, self.generator), batch.indices
+        parts = self.method.update(batch, self.step, self.generator)
+        self.method.average(self.step)
+        return parts, batch.indices
+
+    @property
+    def stopped(self) -> bool:
+        """Whether `patience` has run out."""
+        patience = self.config.patience
+        if patience is None or self.best is None:
+            return False
+        return self.step - self.best["step"] >= patience * self.config.checkpoint_every
+
+    @torch.no_grad()
+    def _check(self) -> None:
+        """The loss on held-out episodes, of the weights that would play now; the best ones are kept."""
+        judged, drawn = self.method.as_it_plays(), generator(0, self.generator.device)
+        with judged.precision():
+            found = [judged.loss(batch, drawn) for batch in self.held_out]
+        means = {name: float(torch.stack([parts[name] for parts in found]).double().mean()) for name in found[0]}
+        self.metrics[-1] |= {f"held_out_{name}": round(value, 6) for name, value in means.items()}
+        value = means[self.method.watched]
+        if math.isfinite(value) and (self.best is None or value < self.best["value"]):
+            self.best = {"step": self.step, "value": value}
+            self.method.best = self.method.acting_copies()
 
     def _run_until(self, boundary: int, bar: Any) -> tuple[dict[str, Tensor], Tensor]:
         """Steps up to `boundary`; the losses [steps] and the transitions used [steps, B], on the device."""
@@ -190,9 +253,7 @@ class Trainer:
         assert self.out is not None
         write_csv(self.out / "metrics.csv", self.metrics)
         tensors = {
-            f"{part}/{name}": value
-            for part, module in self.method.modules.items()
-            for name, value in module.state_dict().items()
+            f"{part}/{name}": value for part, module in self._modules() for name, value in module.state_dict().items()
         }
         for label, optimizer in self.method.optimizers.items():
             tensors |= {f"optimizer/{label}/{name}": value for name, value in optimizer_tensors(optimizer).items()}
@@ -200,10 +261,18 @@ class Trainer:
         about = {"config": config_dict(self.config), **self.about()}
         Checkpoint(tensors, about).save(self.out / "checkpoint.safetensors")
 
+    def _modules(self) -> Iterator[tuple[str, nn.Module]]:
+        """Every module with the name of its section in a checkpoint."""
+        method = self.method
+        for prefix, modules in (("", method.modules), ("ema/", method.averages), ("best/", method.best)):
+            yield from ((prefix + name, module) for name, module in modules.items())
+
     def restore(self, checkpoint: Checkpoint) -> None:
         about, facts = checkpoint.about, self.method.facts
         stored, wanted = about["config"], config_dict(self.config)
         free = MAY_CHANGE if self.method.may_be_extended else MAY_CHANGE - {"steps"}
+        if self.config.patience is not None:
+            free = free - {"checkpoint_every"}  # it says when to look at held-out episodes
         changed = [f"{key}: {stored.get(key)} before, {wanted[key]} now" for key in wanted
                    if key not in free and stored.get(key) != wanted[key]]  # fmt: skip
         for key, before, now in (
@@ -220,7 +289,10 @@ class Trainer:
                 f"{facts.dataset} holds other data than this run was trained on (fingerprint {before} before, "
                 f"{facts.fingerprint} now); choose another --out"
             )
-        for part, module in self.method.modules.items():
+        self.best = about.get("best")
+        if self.best is not None:
+            self.method.best = self.method.acting_copies()
+        for part, module in self._modules():
             module.load_state_dict(checkpoint.section(part))
         for label, optimizer in self.method.optimizers.items():
             restore_optimizer(optimizer, checkpoint.section(f"optimizer/{label}"))
@@ -257,7 +329,7 @@ def load_run(path: Path, device: str = "auto") -> Run:
         raise CheckpointError(f"{file} does not fit this version of the kit ({error}); train it again") from None
     method = create(config, facts, pick_device(device))
     for name, module in method.modules.items():
-        weights = {key: value.float() for key, value in checkpoint.section(name).items()}
+        weights = {key: value.float() for key, value in played_weights(checkpoint, name).items()}
         try:
             if weights or name in kind.acting:
                 module.load_state_dict(weights)
@@ -268,13 +340,17 @@ def load_run(path: Path, device: str = "auto") -> Run:
     return Run(method, config, about, metrics)
 
 
+def played_weights(checkpoint: Checkpoint, module: str) -> dict[str, Tensor]:
+    """The weights of a module that play: of the best check, else averaged, else the last ones."""
+    return checkpoint.section(f"best/{module}") or checkpoint.section(f"ema/{module}") or checkpoint.section(module)
+
+
 def export_model(run: Path, target: Path) -> None:
     """Write the weights of a run that playing needs, in half precision, for shipping: about a tenth of a checkpoint."""
     checkpoint = Checkpoint.load(run / "checkpoint.safetensors")
-    acting = tuple(f"{name}/" for name in method_named(checkpoint.about["method"]).acting)
     tensors = {
-        name: value.half() if value.numel() > 64 else value
-        for name, value in checkpoint.tensors.items()
-        if name.startswith(acting)
+        f"{part}/{name}": value.half() if value.numel() > 64 else value
+        for part in method_named(checkpoint.about["method"]).acting
+        for name, value in played_weights(checkpoint, part).items()
     }
     Checkpoint(tensors, checkpoint.about | {"weights": "float16"}).save(target)

@@ -7,6 +7,7 @@ registers it. The training loop, checkpoints, exact resume, evaluation, grids an
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import os
 import pkgutil
@@ -48,6 +49,8 @@ class Method:
     """The modules that playing needs; an exported model has no others."""
     may_be_extended: ClassVar[bool] = True
     """Whether a run may be resumed with more steps; not where what a step does depends on how many there will be."""
+    watched: ClassVar[str] = "loss"
+    """The part of the loss that `patience` watches on held-out episodes."""
     needs: Needs = TRANSITIONS
     """What it wants to see of each transition. May be set in `build`, where it depends on the configuration."""
 
@@ -61,6 +64,15 @@ class Method:
         self.config, self.facts, self.device = config, facts, torch.device(device)
         self.modules: dict[str, nn.Module] = {name: module.to(device) for name, module in self.build().items()}
         self.optimizers: dict[str, torch.optim.Optimizer] = self.make_optimizers()
+        adamw = all(isinstance(optimizer, torch.optim.AdamW) for optimizer in self.optimizers.values())
+        if config.weight_decay is not None and not adamw:
+            raise KitError(f"{self.name} has optimisers of its own, without weight decay; leave weight_decay out")
+        self.averages: dict[str, nn.Module] = {}
+        """What playing needs, averaged over the steps; empty where `ema` is off."""
+        self.best: dict[str, nn.Module] = {}
+        """What playing needs, at the best check on held-out episodes; empty where `patience` is off or before it."""
+        if config.ema is not None:
+            self.averages = self.acting_copies()
         if config.compile:
             self.loss = torch.compile(self.loss)  # type: ignore[method-assign]
 
@@ -71,9 +83,15 @@ class Method:
         raise NotImplementedError
 
     def make_optimizers(self) -> dict[str, torch.optim.Optimizer]:
-        """Optimisers by name, kept in checkpoints too; by default one Adam for every weight that asks for gradients."""
+        """Optimisers by name, kept in checkpoints too; by default one Adam for every weight that asks for gradients.
+
+        With a `weight_decay` it is AdamW.
+        """
         trained = [weight for module in self.modules.values() for weight in module.parameters() if weight.requires_grad]
-        return {"adam": torch.optim.Adam(trained, lr=self.config.learning_rate, fused=True)}
+        rate, decay = self.config.learning_rate, self.config.weight_decay
+        if decay is None:
+            return {"adam": torch.optim.Adam(trained, lr=rate, fused=True)}
+        return {"adam": torch.optim.AdamW(trained, lr=rate, weight_decay=decay, fused=True)}
 
     def loss(self, batch: Batch, generator: torch.Generator | None) -> dict[str, Tensor]:
         """The parts of the loss of one batch; `loss` is what is minimised. Free of host synchronisation."""
@@ -92,6 +110,30 @@ class Method:
     def policy(self, act: Any, generator: torch.Generator | None) -> Policy:
         """What plays, under the settings `act`."""
         raise NotImplementedError
+
+    # -- which weights play ----------------------------------------------------------------------------------------
+
+    def acting_copies(self) -> dict[str, nn.Module]:
+        """Copies of the modules that playing needs (their averages, where there are any), which no gradient reaches."""
+        now = self.as_it_plays().modules
+        return {name: copy.deepcopy(now[name]).requires_grad_(False) for name in self.acting}
+
+    @torch.no_grad()
+    def average(self, step: int) -> None:
+        """Move the averages towards the weights that the `step`-th update, from 0, has left (see `ema`)."""
+        for name, average in self.averages.items():
+            rate = max(1 - self.config.ema, 1 / (step + 1))
+            torch._foreach_lerp_(list(average.parameters()), list(self.modules[name].parameters()), rate)
+
+    def as_it_plays(self, best: bool = False) -> Method:
+        """This method with its averaged weights, or those of the `best` check; itself where it has neither."""
+        chosen = {**self.averages, **(self.best if best else {})}
+        if not chosen:
+            return self
+        played = copy.copy(self)
+        played.modules = {**self.modules, **chosen}
+        vars(played).pop("loss", None)  # compiled for the weights that are trained
+        return played
 
     # -- for the methods to use ----------------------------------------------------------------------------------
 

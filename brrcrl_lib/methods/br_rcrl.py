@@ -10,6 +10,7 @@ layer) is computed once per state and then shared by all actions that are compar
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -94,19 +95,30 @@ class BrRcrlAct(TargetSettings):
     """cem (cross-entropy method), dfo (the paper's, 65,536 samples) or langevin."""
     samples: int | None = None
     """Samples per round of the optimiser; None: its own number."""
-    source: str = "prior_samples"
-    """Where p(R|s) comes from: prior_samples (the paper), value_model (the released code), prior_samples_logits."""
+    source: str = "prior_samples"  # recorded rows were played so; new ones will say "auto" here
+    """Where p(R|s) comes from: prior_samples (the paper), value_model (the released code), prior_samples_logits, or
+    auto: as the objective that was trained, value_model for authors and prior_samples for paper."""
+    prior_weight: float = 1.0
+    """alpha of E(a|s) = -alpha log p(a|s) - log p(R >= theta|s,a): below 1 the action may leave the prior further than
+    the paper's energy allows, above 1 less far. theta_delta(s) is the data's own at any alpha."""
     mode: str = "best"
-    """best: the lowest-energy action. sample: a draw from pi^delta."""
+    """best: the lowest-energy action. sample: a draw from pi proportional to p(a|s)^alpha p(R >= theta|s,a)."""
     clone: bool = False
     """Ignore the return model and play the prior's mode: behaviour cloning with the same weights."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         one_of(self, "optimizer", OPTIMIZERS)
-        one_of(self, "source", SOURCES)
+        one_of(self, "source", ("auto", *SOURCES))
+        in_range(self, "prior_weight", 0, math.inf)
         one_of(self, "mode", MODES)
         at_least(self, 2, "samples")
+
+    def source_for(self, objective: str) -> str:
+        """Where p(R|s) comes from in a model that was trained with `objective`."""
+        if self.source != "auto":
+            return self.source
+        return "value_model" if objective == "authors" else "prior_samples"
 
 
 # -- networks ----------------------------------------------------------------------------------------------------
@@ -191,19 +203,27 @@ class BayesianModel(nn.Module):
         self.buckets = buckets
 
     def energy(
-        self, prior: GaussianMixture, encoded: tuple[Tensor, Tensor | None], actions: Tensor, bucket: Tensor
+        self,
+        prior: GaussianMixture,
+        encoded: tuple[Tensor, Tensor | None],
+        actions: Tensor,
+        bucket: Tensor,
+        prior_weight: float = 1.0,
     ) -> Tensor:
-        """E^delta(a|s) = -log p(a|s) - log p(R >= theta|s,a) [B, N] (Proposition 1).
+        """E^delta(a|s) = -alpha log p(a|s) - log p(R >= theta|s,a) [B, N] (Proposition 1, where alpha is 1).
 
         `prior` and `encoded` describe the states, actions are [B, N, m], and theta is the lower edge of `bucket` [B].
         Differs from the paper: Proposition 1 writes R > theta; its definition of pi^delta and its code use R >= theta,
-        and with buckets only the latter always has positive probability.
+        and with buckets only the latter always has positive probability. And `prior_weight` alpha may be another number
+        than 1, because how far to trust the prior depends on the data (`kl_bound` of study/toys/theory.py has what that
+        does to Theorem 1).
         """
         probabilities = self.returns.logits(encoded, actions).softmax(-1)  # [B, N, buckets]
         index = torch.arange(probabilities.shape[-1], device=probabilities.device)
         reached = (index >= bucket.unsqueeze(-1)).to(probabilities).unsqueeze(-1)  # [B, buckets, 1]
         tail = (probabilities @ reached).squeeze(-1)
-        return -prior.log_prob(actions) - tail.clamp(min=torch.finfo(tail.dtype).tiny).log()  # never infinite
+        log_prior = prior.log_prob(actions)
+        return -prior_weight * log_prior - tail.clamp(min=torch.finfo(tail.dtype).tiny).log()  # never infinite
 
 
 # -- loss --------------------------------------------------------------------------------------------------------
@@ -302,6 +322,8 @@ class BayesianPolicy(TargetPolicy):
     """Where p(R|s) comes from: see inference/threshold.py."""
     prior_samples: int = 64
     """Actions averaged for p(R|s), and the candidates of mode `sample`."""
+    prior_weight: float = 1.0
+    """alpha, the weight of -log p(a|s) in the energy."""
 
     @property
     def generator(self) -> torch.Generator | None:
@@ -313,7 +335,7 @@ class BayesianPolicy(TargetPolicy):
         states = model.standardise(observations)
         prior, encoded = model.prior(states), model.returns.encode(states)  # once per state
         problem = Problem(
-            energy=lambda actions: model.energy(prior, encoded, actions, bucket),
+            energy=lambda actions: model.energy(prior, encoded, actions, bucket, self.prior_weight),
             sample_prior=prior.sample,
             low=prior.low,
             high=prior.high,
@@ -338,10 +360,15 @@ class BayesianPolicy(TargetPolicy):
         return actions
 
     def _sample(self, problem: Problem, prior: GaussianMixture) -> tuple[Tensor, Tensor]:
-        """A draw from pi^delta: prior samples, one of them kept in proportion to p(R >= theta|s,a) (Proposition 1)."""
+        """A draw from pi(a|s) proportional to exp(-E) = p(a|s)^alpha p(R >= theta|s,a).
+
+        Candidates are samples of the prior; one of them is kept in proportion to its importance weight exp(-E) / p(a|s)
+        = p(a|s)^(alpha - 1) p(R >= theta|s,a), which for alpha = 1 is the chance of reaching theta (Proposition 1).
+        For another alpha it is a draw from pi only in the limit of many candidates: the further alpha is from 1, the
+        fewer of them carry the weight. Candidates that were clipped to the box count with the density at its edge.
+        """
         candidates = problem.start(self.prior_samples, self.generator)  # [B, N, m]
         energies = problem.energy(candidates)
-        # exp(-E) = p(a|s) p(R >= theta|s,a), and the candidates are already spread like p(a|s).
         log_weights = -energies - prior.log_prob(candidates)
         cumulative = torch.softmax(log_weights, dim=1).cumsum(1)
         uniform = problem.uniform(1, self.generator) * cumulative[:, -1:]
@@ -361,6 +388,7 @@ class BrRcrl(Method):
     kinds = ("box",)
     Config = BrRcrlConfig
     Act = BrRcrlAct
+    watched = "return_nll"
     config: BrRcrlConfig
 
     def build(self) -> dict[str, nn.Module]:
@@ -394,5 +422,6 @@ class BrRcrl(Method):
             self.facts.reward_clip,
             model=self.model,
             optimizer=make_optimizer(act.optimizer, **sized),
-            source=act.source,
+            source=act.source_for(self.config.objective),
+            prior_weight=act.prior_weight,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -23,6 +24,7 @@ from brrcrl_lib.methods.settings import (
     EncoderSettings,
     MethodConfig,
     at_least,
+    in_range,
     one_of,
 )
 from brrcrl_lib.nets import Categorical, Encoder, channels_last, make_head
@@ -100,8 +102,10 @@ class JointConfig(BucketSettings, EncoderSettings, MethodConfig):
 class JointAct(TargetSettings):
     """How the joint table is made to act."""
 
+    prior_weight: float = 1.0
+    """alpha of pi(a|s) proportional to p(a|s)^alpha p(R >= theta|s,a); 1: pi^delta, the paper's."""
     mode: str = "best"
-    """best: the likeliest action of pi^delta. sample: a draw from it."""
+    """best: the likeliest action of that policy. sample: a draw from it."""
     epsilon: float = 0.01
     """Share of decisions that are uniformly random, as in the paper's evaluation."""
     clone: bool = False
@@ -110,6 +114,7 @@ class JointAct(TargetSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         one_of(self, "mode", MODES)
+        in_range(self, "prior_weight", 0, math.inf)
 
 
 # -- networks ----------------------------------------------------------------------------------------------------
@@ -152,13 +157,21 @@ class JointTable:
         index = bucket[:, None, None].expand(-1, self.logits.shape[1], 1)
         return self.logits.gather(2, index).squeeze(2).log_softmax(-1)
 
-    def log_actions_reaching(self, bucket: Tensor) -> Tensor:
-        """log p(a | s, R >= theta) [B, A], with theta the lower edge of `bucket` [B]: pi^delta of Section 4.2."""
-        return self._tails(self.logits, bucket).log_softmax(-1)
+    def log_actions_reaching(self, bucket: Tensor, prior_weight: float = 1.0) -> Tensor:
+        """log p(a | s, R >= theta) [B, A], with theta the lower edge of `bucket` [B]: pi^delta of Section 4.2.
 
-    def energy(self, bucket: Tensor) -> Tensor:
-        """E^delta(a|s) = -log p(a|s) - log p(R >= theta | s, a) [B, A] (Proposition 1, with >= as in its proof)."""
-        return -self._tails(self.log_joint(), bucket)
+        With another `prior_weight` alpha, log of what is proportional to p(a|s)^alpha p(R >= theta|s,a).
+        """
+        return self._reweighted(self._tails(self.logits, bucket), prior_weight).log_softmax(-1)
+
+    def energy(self, bucket: Tensor, prior_weight: float = 1.0) -> Tensor:
+        """E^delta(a|s) = -alpha log p(a|s) - log p(R >= theta | s, a) [B, A] (Proposition 1 has alpha = 1; >= as in its
+        proof)."""
+        return -self._reweighted(self._tails(self.log_joint(), bucket), prior_weight)
+
+    def _reweighted(self, values: Tensor, prior_weight: float) -> Tensor:
+        """log p(a|s)^alpha p(R >= theta|s,a) from log p(a|s) p(R >= theta|s,a) [B, A]."""
+        return values if prior_weight == 1 else values + (prior_weight - 1) * self.log_actions()
 
     def _tails(self, values: Tensor, bucket: Tensor) -> Tensor:
         """log of the sum over the buckets from `bucket` [B] on, of exp(values) [B, A, N]: [B, A]."""
@@ -298,18 +311,20 @@ class JointPolicy(TargetPolicy):
     """
 
     model: JointReturnModel = field(kw_only=True)
+    prior_weight: float = 1.0
+    """alpha, the exponent of p(a|s)."""
 
     @torch.no_grad()
     def act(self, observations: Tensor) -> Tensor:
         table, buckets = self.model(observations), self.model.buckets
         bucket = self.target.bucket(table.log_returns().exp(), buckets)  # [B]
-        actions = self.chooser.pick(table.log_actions_reaching(bucket))
+        actions = self.chooser.pick(table.log_actions_reaching(bucket, self.prior_weight))
         grid = buckets.decode(torch.arange(buckets.count, device=bucket.device))
         self.trace = {
             "bucket": bucket,
             "target": buckets.lower_edges(bucket.device)[bucket],
             "predicted": table.log_returns_of(actions).exp() @ grid,
-            "energy": table.energy(bucket).gather(1, actions.unsqueeze(-1)).squeeze(-1),
+            "energy": table.energy(bucket, self.prior_weight).gather(1, actions.unsqueeze(-1)).squeeze(-1),
         }
         return actions
 
@@ -357,4 +372,5 @@ class BrRcrlJoint(Method):
         chooser = Chooser(act.mode, act.epsilon, generator)
         if act.clone:
             return CloningPolicy(lambda observations: Categorical(self.model(observations).log_actions()), chooser)
-        return JointPolicy(act.rule(self.facts), chooser, self.facts.reward_clip, model=self.model)
+        rule, clip = act.rule(self.facts), self.facts.reward_clip
+        return JointPolicy(rule, chooser, clip, model=self.model, prior_weight=act.prior_weight)

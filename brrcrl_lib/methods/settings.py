@@ -35,6 +35,16 @@ class MethodConfig:
     """Train on this share of the episodes, the best by return; None: on all of them."""
     held_out: float = 0.05
     """Share of episodes kept out of training, to see what was learned; the same ones for every seed."""
+    weight_decay: float | None = None
+    """lambda of AdamW, for every weight w: w <- (1 - learning_rate lambda) w, then Adam's step; None: Adam alone."""
+    ema: float | None = None
+    """Play the average w' of the weights instead of the last ones: w' <- w' + max(1 - ema, 1 / t) (w - w') after step t
+    = 1, 2, ..., so the plain mean of all steps at first and an exponential average of the last 1 / (1 - ema) later,
+    without a memory of the first random weights; None: no average."""
+    patience: int | None = None
+    """Watch the method's loss (return_nll for br_rcrl) on fixed batches of held-out episodes every checkpoint_every
+    steps, play the weights that were best in it, and stop after so many checks without a better one; None: train to
+    the end and play the last weights."""
     seed: int = 0
     """Seeds the weights and the batches."""
     device: str = "auto"
@@ -58,6 +68,11 @@ class MethodConfig:
         in_range(self, "top_share", 0, 1, open_low=True)
         in_range(self, "held_out", 0, 1, open_high=True)
         in_range(self, "seed", 0, 2**63 - 1)
+        in_range(self, "weight_decay", 0, math.inf)
+        in_range(self, "ema", 0, 1, open_high=True)
+        at_least(self, 1, "patience")
+        if self.patience is not None and not self.held_out:
+            raise KitError("patience watches held-out episodes, and there are none; set held_out above 0")
 
 
 FRAMES = {"steps": 4_000, "batch_size": 128, "learning_rate": 2.5e-4, "held_out": 0.0}

@@ -130,6 +130,7 @@ class Vanilla(Method):
     kinds = ("box", "discrete", "pixels")
     Config = VanillaConfig
     Act = VanillaAct
+    watched = "conditional_nll"  # the value model learns beside it and is no part of the policy
     config: VanillaConfig
 
     def build(self) -> dict[str, nn.Module]:

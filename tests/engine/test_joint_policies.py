@@ -32,6 +32,22 @@ def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
+def test_the_weight_of_the_prior_decides_the_action_and_the_energy() -> None:
+    model, chosen = sharp_model(), {}
+    for alpha in (0.0, 1.0, 50.0):
+        policy = JointPolicy(Adaptive(0.02), model=model, prior_weight=alpha)
+        policy.reset(len(STATES))
+        chosen[alpha] = policy.act(STATES)
+        with torch.no_grad():
+            table, bucket = model(STATES), policy.trace["bucket"]
+            given, prior = table.log_returns_of_actions().exp(), table.log_actions()
+        reaching = torch.stack([given[i, :, int(bucket[i]) :].sum(-1) for i in range(len(STATES))])
+        energy = -alpha * prior - reaching.log()
+        assert torch.equal(chosen[alpha], energy.argmin(-1))
+        torch.testing.assert_close(policy.trace["energy"], energy.min(-1).values, rtol=1e-4, atol=1e-4)
+    assert torch.equal(chosen[50.0], prior.argmax(-1)) and not torch.equal(chosen[0.0], chosen[50.0])
+
+
 @pytest.mark.parametrize("delta", [0.5, 0.1, 0.02])
 def test_the_adaptive_action_by_brute_force(delta: float) -> None:
     """theta_delta and argmax_a p(a | s, R >= theta), from the joint probabilities, one state at a time."""

@@ -55,6 +55,12 @@ def test_everything_that_follows_from_the_table_agrees(logits: np.ndarray, data)
     torch.testing.assert_close(reaching * tails.sum(-1, keepdim=True), tails, **EXACT)
     torch.testing.assert_close((-table.energy(bucket)).exp(), tails, **EXACT)
     torch.testing.assert_close((-table.energy(bucket)).softmax(-1), reaching, **EXACT)  # Proposition 1
+    # any weight of the prior: p(a|s)^alpha p(R >= theta|s,a), normalised
+    for alpha in (0.0, 0.25, 2.0):
+        weighted = actions**alpha * torch.stack([given_action[i, :, int(bucket[i]) :].sum(-1) for i in range(states)])
+        torch.testing.assert_close((-table.energy(bucket, alpha)).exp(), weighted, **EXACT)
+        expected = weighted / weighted.sum(-1, keepdim=True)
+        torch.testing.assert_close(table.log_actions_reaching(bucket, alpha).exp(), expected, **EXACT)
     # nothing below theta is left out at theta = 0, and conditioning on everything changes nothing
     torch.testing.assert_close(table.log_actions_reaching(torch.zeros_like(bucket)).exp(), actions, **EXACT)
 

@@ -22,7 +22,7 @@ from brrcrl_lib.base.errors import KitError
 from brrcrl_lib.checkpoints import Checkpoint, CheckpointError
 from brrcrl_lib.data.batch import KINDS, Source
 from brrcrl_lib.methods.base import Method, config_for, create, methods
-from brrcrl_lib.training import Trainer, export_model, fit, load_run
+from brrcrl_lib.training import HELD_OUT_BATCHES, Trainer, export_model, fit, load_run, split
 
 TINY = {"steps": 20, "batch_size": 16, "log_every": 5, "checkpoint_every": 10, "device": "cpu"}
 VARIANTS: dict[str, list[dict[str, Any]]] = {
@@ -50,7 +50,7 @@ def source_of(kind: str) -> Source:
 def tiny(name: str, kind: str, **options: Any) -> Any:
     """The smoke configuration, smaller still."""
     sizes = {"hidden": (8, 8)} if hasattr(methods()[name].Config, "hidden") else {}
-    return config_for(name, "smoke", kind, **{**TINY, **sizes, **options})
+    return config_for(name, "smoke", kind, **{**TINY, **sizes, "discount": None, **options})
 
 
 def tensors(path: Path) -> dict[str, torch.Tensor]:
@@ -197,6 +197,147 @@ def test_learning_lowers_the_loss(name: str, kind: str, variant: dict) -> None:
     assert run.metrics[-1]["loss"] < run.metrics[0]["loss"] - 0.02
 
 
+# -- decay, averages, held-out episodes ----------------------------------------------------------------------------
+
+SWITCHES: list[dict[str, Any]] = [
+    {"weight_decay": 0.1},
+    {"ema": 0.9},
+    {"patience": 3},
+    {"weight_decay": 0.1, "ema": 0.9, "patience": 3},
+]
+
+
+@pytest.mark.parametrize("switched", SWITCHES, ids=lambda switched: "+".join(switched))
+@pytest.mark.parametrize(("name", "kind"), [("br_rcrl", "box"), ("br_rcrl_joint", "discrete")])
+def test_an_interrupted_run_resumes_to_the_same_bits_with_each_switch(
+    name: str, kind: str, switched: dict, tmp_path: Path, monkeypatch
+) -> None:
+    config = tiny(name, kind, held_out=0.2, checkpoint_every=5, **switched)
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    run = fit(config, source_of(kind), whole)
+
+    def advance(self: Trainer, usual: Any = Trainer.advance) -> Any:
+        if self.step == 13:
+            raise Interrupted
+        return usual(self)
+
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        patch.setattr(Trainer, "advance", advance)
+        fit(config, source_of(kind), parts)
+    fit(config, source_of(kind), parts, resume=True)
+    assert_same(tensors(whole), tensors(parts))
+    assert (whole / "metrics.csv").read_text() == (parts / "metrics.csv").read_text()
+    kept = {key.split("/")[0] for key in tensors(whole)} - {"optimizer", "generator", *run.method.modules}
+    assert kept == {key for key, setting in (("ema", "ema"), ("best", "patience")) if setting in switched}
+    # what plays is the same in memory, from disk, and (rounded) when shipped
+    assert_same(run.model.state_dict(), load_run(whole, "cpu").model.state_dict())
+    export_model(whole, tmp_path / "small.safetensors")
+    small = load_run(tmp_path / "small.safetensors", "cpu").model.state_dict()
+    for key, value in run.model.state_dict().items():
+        torch.testing.assert_close(small[key], value, atol=2e-3, rtol=2e-3)
+
+
+def history(config: Any, kind: str, monkeypatch) -> tuple[Any, list[dict[str, torch.Tensor]]]:
+    """A run, and the trained weights after each of its steps."""
+    seen: list[dict[str, torch.Tensor]] = []
+
+    def advance(self: Trainer, usual: Any = Trainer.advance) -> Any:
+        found = usual(self)
+        seen.append({name: value.clone() for name, value in self.method.model.state_dict().items()})
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "advance", advance)
+        return fit(config, source_of(kind)), seen
+
+
+def test_averages_are_slow_averages_of_every_step(monkeypatch) -> None:
+    """The plain mean of ten steps, then nine parts of what was and one of what is."""
+    run, seen = history(tiny("br_rcrl", "box", ema=0.9), "box", monkeypatch)
+    plain, same = history(tiny("br_rcrl", "box"), "box", monkeypatch)
+    for name, played in run.model.state_dict().items():
+        average = torch.stack([weights[name].double() for weights in seen[:10]]).mean(0)
+        for weights in seen[10:]:
+            average = 0.9 * average + 0.1 * weights[name].double()
+        torch.testing.assert_close(played.double(), average, atol=1e-6, rtol=1e-5)
+        assert torch.equal(seen[-1][name], same[-1][name]), "averaging must not change what is trained"
+    assert any(not torch.equal(run.model.state_dict()[name], value) for name, value in plain.model.state_dict().items())
+
+
+def test_weight_decay_is_adamws() -> None:
+    """Against torch's own loop on the same batches, and against Adam where it is zero."""
+    source = source_of("box")
+    config = tiny("cloning", "box", weight_decay=3.0, held_out=0.0)
+    literal = create(config, source.facts())
+    optimizer = torch.optim.AdamW(literal.model.parameters(), lr=config.learning_rate, weight_decay=3.0)
+    drawn = torch.Generator().manual_seed(config.seed)
+    for _ in range(config.steps):
+        optimizer.zero_grad()
+        literal.loss(source.sample(config.batch_size, drawn), drawn)["loss"].backward()
+        optimizer.step()
+    found = fit(config, source).model.state_dict()
+    for name, value in literal.model.state_dict().items():
+        torch.testing.assert_close(found[name], value, atol=1e-6, rtol=1e-5)
+    without = (fit(replace(config, weight_decay=decay), source).model.state_dict() for decay in (0.0, None))
+    zero, none = without
+    for name in none:
+        torch.testing.assert_close(zero[name], none[name], atol=1e-6, rtol=1e-5)
+    with pytest.raises(KitError, match="td3_bc has optimisers of its own"):
+        fit(tiny("td3_bc", "box", weight_decay=0.1), source)
+
+
+@pytest.mark.parametrize(("patience", "last"), [(1, 20), (2, 25), (5, 30)])
+def test_training_stops_where_the_held_out_loss_has_turned(patience: int, last: int, tmp_path, monkeypatch) -> None:
+    """The held-out loss is made to fall until step 15 and to rise from then on; checks come every 5 of 30 steps."""
+    config = tiny("br_rcrl", "box", steps=30, checkpoint_every=5, held_out=0.2, patience=patience)
+    step = {"now": 0}
+
+    def advance(self: Trainer, usual: Any = Trainer.advance) -> Any:
+        step["now"] = self.step + 1
+        return usual(self)
+
+    kind = methods()["br_rcrl"]
+
+    def loss(self: Any, batch: Any, drawn: Any, usual: Any = kind.loss) -> Any:
+        parts = usual(self, batch, drawn)
+        if torch.is_grad_enabled():
+            return parts
+        return {**parts, "return_nll": torch.tensor(abs(step["now"] - 15.0)), "loss": torch.tensor(-step["now"] * 1.0)}
+
+    plain, seen = history(replace(config, patience=None), "box", monkeypatch)
+    monkeypatch.setattr(Trainer, "advance", advance)
+    monkeypatch.setattr(kind, "loss", loss)
+    run = fit(config, source_of("box"), tmp_path)
+    assert run.about["step"] == last and run.about["best"] == {"step": 15, "value": 0.0}
+    assert_same(run.model.state_dict(), seen[14])
+    rows = {row["step"]: row for row in load_run(tmp_path, "cpu").metrics}
+    assert [rows[at]["held_out_return_nll"] for at in (5, 10, 15, 20)] == [10, 5, 0, 5]
+    assert rows[20]["held_out_loss"] == -20 and "held_out_contrast" in rows[20]
+    again = fit(config, source_of("box"), tmp_path, resume=True)  # a run that has stopped stays so
+    assert again.about["step"] == last and len(plain.metrics) == 6
+    assert_same(again.model.state_dict(), seen[14])
+    with pytest.raises(CheckpointError, match="checkpoint_every: 5 before, 10 now"):
+        fit(replace(config, checkpoint_every=10), source_of("box"), tmp_path, resume=True)
+
+
+def test_what_is_watched_is_the_likelihood_of_held_out_returns() -> None:
+    """The recorded number is -log p(R|s,a) of held-out transitions alone, and of none that were trained on."""
+    dataset = synthetic_dataset()
+    config = tiny("br_rcrl", "box", steps=10, held_out=0.3, patience=1)
+    run = fit(config, dataset)
+    held_out = split(config, dataset)[1]
+    drawn = torch.Generator().manual_seed(0)
+    values = []
+    with torch.no_grad():
+        for _ in range(HELD_OUT_BATCHES):
+            batch = held_out.sample(config.batch_size, drawn)
+            states = run.model.standardise(batch.observations)
+            log_returns = run.model.returns.log_probs(run.model.returns.encode(states), batch.actions.unsqueeze(1))
+            labels = run.model.buckets.encode(batch.returns)
+            values.append(-log_returns[torch.arange(len(labels)), 0, labels].mean())
+    assert run.metrics[-1]["held_out_return_nll"] == pytest.approx(float(torch.stack(values).mean()), abs=1e-5)
+
+
 # -- bad input ---------------------------------------------------------------------------------------------------
 
 
@@ -227,7 +368,7 @@ def test_a_run_is_never_overwritten_or_mixed(tmp_path: Path) -> None:
         fit(tiny("br_rcrl", "box"), dataset, tmp_path)
     for config, data, message in (
         (tiny("br_rcrl", "box", objective="paper"), dataset, "objective: authors before, paper now"),
-        (tiny("br_rcrl", "box", discount=0.9), dataset, "discount: None before, 0.9 now"),
+        (tiny("br_rcrl", "box", discount=0.9), replace(dataset, discount=0.9), "discount: None before, 0.9 now"),
         (tiny("cloning", "box"), dataset, "method: br_rcrl before, cloning now"),
         (tiny("br_rcrl", "box"), replace(dataset, id="other-v0"), "dataset: test/synthetic-v0 before, other-v0 now"),
     ):
@@ -272,6 +413,17 @@ def test_data_that_a_method_cannot_take_is_refused(name: str, kind: str, message
         fit(tiny(name, kind), source_of(kind))
 
 
+@pytest.mark.parametrize(("options", "message"), [
+    ({"discount": 0.9}, "test/synthetic-v0 was opened with discount 0.99 and the configuration says 0.9;"),
+    ({"reward_clip": 1.0}, "test/synthetic-v0 was opened with reward_clip 0 and the configuration says 1;"),
+])  # fmt: skip
+def test_data_that_count_returns_otherwise_are_refused(options: dict, message: str, tmp_path: Path) -> None:
+    with pytest.raises(KitError, match=message):
+        fit(tiny("cloning", "box", **options), synthetic_dataset(), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    assert len(fit(tiny("cloning", "box", discount=0.99, reward_clip=0.0), synthetic_dataset()).metrics) == 4
+
+
 @pytest.mark.parametrize(("name", "options", "message"), [
     ("br_rcrl", {"objective": "author"}, "did you mean 'authors'"),
     ("br_rcrl", {"fusion": "latte"}, "did you mean 'late'"),
@@ -286,6 +438,10 @@ def test_data_that_a_method_cannot_take_is_refused(name: str, kind: str, message
     ("cloning", {"held_out": 1.0}, "held_out must lie in"),
     ("cloning", {"top_share": 0.0}, "top_share must lie in"),
     ("cloning", {"seed": -1}, "seed must lie in"),
+    ("cloning", {"weight_decay": -1.0}, "weight_decay must lie in"),
+    ("cloning", {"ema": 1.0}, "ema must lie in"),
+    ("cloning", {"patience": 0}, "patience must be at least 1"),
+    ("cloning", {"patience": 2, "held_out": 0.0}, "set held_out above 0"),
     ("cloning", {"hidden": (8, 0)}, "at least one unit"),
     ("vanilla", {"buckets": 1}, "at least 2 buckets"),
     ("br_rcrl_joint", {"objective": "montecarlo"}, "did you mean 'monte_carlo'"),

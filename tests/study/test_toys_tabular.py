@@ -212,6 +212,74 @@ def test_the_chain_attains_the_kl_bound(delta, length):
     assert tab.trajectory_kl(mdp, policy)[0, 0, 0] == pytest.approx(-length * math.log(delta))
 
 
+ALPHAS = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0)
+
+
+@pytest.mark.parametrize("delta", [0.02, 0.1, 0.5, 0.9])
+@pytest.mark.parametrize("family", ["even", "skewed", "lucky"])
+def test_no_state_of_any_mdp_leaves_the_prior_further_than_the_bound(family, delta):
+    """Every state and time of 200 random MDPs, for every weight of the prior."""
+    mdp = theory.random_mdps(np.random.default_rng(3), 200, family, deterministic=False)
+    returns = tab.action_returns(mdp)
+    for alpha in ALPHAS:
+        policy = theory.weighted_policy(mdp, returns, delta, alpha)
+        ratio = np.divide(policy, mdp.behaviour, out=np.ones_like(policy), where=policy > 0)
+        divergence = (policy * np.log(ratio)).sum(-1)  # (N, M, S)
+        exact = theory.kl_bound(alpha, delta, mdp.behaviour)
+        assert (divergence <= exact + 1e-9).all()
+        assert (exact <= theory.loose_kl_bound(alpha, delta, mdp.behaviour) + 1e-9).all()
+        assert (tab.trajectory_kl(mdp, policy) <= mdp.horizon * exact.max(-1)[None, :, None] + 1e-9).all()
+        if alpha == 1:
+            assert (exact <= -np.log(delta) + 1e-9).all()  # Theorem 1
+            np.testing.assert_allclose(policy, tab.adaptive_policy(mdp, returns, delta), atol=1e-12)
+    assert (theory.kl_bound(0.25, delta, mdp.behaviour) > -np.log(delta)).any()  # which a smaller alpha breaks
+
+
+def bandits(prior, reaching):
+    """One decision: action a, taken with prior[a], pays 1 with probability reaching[..., a]."""
+    size, actions = reaching.shape
+    transitions = np.zeros((size, 3, actions, 3))  # states: start, won, lost
+    transitions[:, 0, :, 1], transitions[:, 0, :, 2] = reaching, 1 - reaching
+    transitions[:, 1:, :, 2] = 1.0
+    rewards = np.zeros(transitions.shape, dtype=np.int64)
+    rewards[:, 0, :, 1] = 1
+    return tab.TabularMDP(transitions, rewards, np.broadcast_to(prior, (size, 3, actions)), horizon=1)
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_the_kl_bound_is_attained_and_random_search_finds_nothing_above(alpha):
+    rng, delta = np.random.default_rng(0), 0.2
+    for prior in rng.dirichlet(np.ones(4), size=5):
+        bound = theory.kl_bound(alpha, delta, prior)
+        reaching = [rng.random((4000, 4)) ** power for power in (0.1, 1, 5, 30)]
+        reaching += [rng.integers(0, 2, (4000, 4)) * rng.random((4000, 4))]
+        corners = [np.array(g, float) for g in itertools.product((0, 1), repeat=4)]
+        for wholly, partly in itertools.product(corners, range(4)):  # one action so often that P(Z >= 1) = delta
+            share = (delta - (wholly * prior).sum() + wholly[partly] * prior[partly]) / prior[partly]
+            if 0 <= share <= 1:
+                reaching.append(np.where(np.arange(4) == partly, share, wholly)[None])
+        every = np.concatenate(reaching)
+        every = every[(every @ prior) >= delta - 1e-12]
+        mdp = bandits(prior, every)
+        policy = theory.weighted_policy(mdp, tab.action_returns(mdp), delta, alpha)
+        found = tab.trajectory_kl(mdp, policy)[0, :, 0]
+        assert found.max() == pytest.approx(float(bound), abs=1e-9)
+
+
+def test_no_bound_in_delta_alone_holds_below_alpha_1():
+    """Spread over enough actions, a thousandth of the prior is nearly all that pi_0.5 takes."""
+    delta, mass = 0.1, 0.001
+    reached = []
+    for count in (1, 100, 10_000, 1_000_000):
+        prior = np.array([1 - mass, *np.full(count, mass / count)])
+        reaching = np.array([(delta - mass) / (1 - mass), *np.ones(count)])
+        joint = prior**0.5 * reaching
+        policy = joint / joint.sum()
+        reached.append((policy * np.log(policy / prior)).sum())
+        assert reached[-1] <= theory.loose_kl_bound(0.5, delta, prior)
+    assert reached == sorted(reached) and reached[-1] > 2.5 * -math.log(delta)
+
+
 def test_the_smallest_deterministic_counter_example():
     def found(leaves, top, tenths):
         return list(theory.search_smallest(0.5, leaves, top, tenths))

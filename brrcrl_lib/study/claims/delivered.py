@@ -20,7 +20,8 @@ from brrcrl_lib.worlds import TIME_LIMIT, world_of
 MEMORY = 300
 """Steps after which a reward has faded to 5% of its weight (0.99^300): the clock is felt that long before the end."""
 TOLERANCE = 0.1
-"""A target counts as met if the observed return lies within a tenth of the range of returns in the data."""
+"""A target counts as met if the interval of the mean gap lies within a tenth of the span: the distance between the
+smallest and the largest of all targets and observed returns in the traces (not of the returns in the data)."""
 REPETITIONS = 2000
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,6 +22,7 @@ from brrcrl_lib.study.toys.tabular import (
     adaptive_policy,
     alignment,
     at,
+    chance,
     commit_once,
     conditional_mean,
     mean,
@@ -119,6 +120,82 @@ def _simplex(count: int, tenths: bool) -> list[Array]:
         return [np.full(count, 1 / count)]
     steps = product(range(1, 11), repeat=count)
     return [np.array(parts) / 10 for parts in steps if sum(parts) == 10]
+
+
+# -- another weight of the prior ------------------------------------------------------------------------------------
+
+
+def weighted_policy(mdp: TabularMDP, returns: Array, delta: float, alpha: float) -> Array:
+    """pi_alpha(a | s), proportional to beta(a | s)^alpha P(Z^beta(s, a) >= theta_delta(s)), at each time: (N, M, S, A).
+
+    alpha = 1 is pi^delta. Actions that beta never takes stay out, whatever alpha is.
+    """
+    reaching = chance(returns, threshold(mdp, returns, delta))
+    joint = np.where(mdp.behaviour > 0, mdp.behaviour, 1.0) ** alpha * (mdp.behaviour > 0) * reaching
+    return joint / joint.sum(-1, keepdims=True)
+
+
+def kl_bound(alpha: float, delta: float, prior: Array) -> Array:
+    """The largest KL(pi_alpha || beta) in nats that a state can have: exact, attained. prior (..., A) -> (...)
+
+    Write b(a) for the prior, g(a) = P(Z >= theta | s, a) and c = sum_a b(a) g(a) = P(Z >= theta | s), which the
+    choice of theta_delta makes at least delta. Then pi(a) = b(a)^alpha g(a) / z with z = sum_a b(a)^alpha g(a), and
+
+        KL(pi || b) = E_pi[log g] - log z + (1 - alpha) E_pi[-log b].
+
+    At alpha = 1, z = c, and log g <= 0 leaves -log c <= -log delta: the step of Theorem 1. For another alpha, which g
+    is the worst? Policies pi that some g in [0, 1] with c >= delta leads to are those with
+
+        delta pi(a) <= b(a)^alpha sum_b' b(b')^(1 - alpha) pi(b')   for every a
+
+    (the sum is c / z, so this says delta g(a) <= c; g may be scaled until c = delta). These conditions are linear in
+    pi and KL is convex in it, so the largest KL lies in a corner of that polytope: g is 1 on a set of actions, a
+    fraction on one more action so that c = delta, and 0 elsewhere. All such corners are tried here: A 2^(A-1) of them.
+
+    So for alpha other than 1 no bound in delta alone exists; the prior must be known, or what `loose_kl_bound` needs of
+    it. For trajectories of N decisions add up the largest bounds of the states on the way, as Theorem 1 does.
+    """
+    prior = np.asarray(prior, dtype=float)
+    size, worst = prior.shape[-1], np.zeros(prior.shape[:-1])
+    powered = np.where(prior > 0, prior, 1.0) ** alpha * (prior > 0)
+    for partly in range(size):
+        others = [action for action in range(size) if action != partly]
+        for wholly in (list(chosen) for count in range(size) for chosen in combinations(others, count)):
+            left, own = delta - prior[..., wholly].sum(-1), prior[..., partly]
+            corner = (left >= -TIE) & (left <= own + TIE) & (own > 0)
+            reaching = np.zeros_like(prior)
+            reaching[..., wholly] = 1.0
+            reaching[..., partly] = np.divide(left, own, out=np.zeros_like(left), where=corner).clip(0, 1)
+            joint = powered * reaching
+            policy = np.divide(joint, joint.sum(-1, keepdims=True), out=np.zeros_like(joint), where=corner[..., None])
+            ratio = np.divide(policy, prior, out=np.ones_like(policy), where=policy > 0)
+            worst = np.maximum(worst, (policy * np.log(ratio)).sum(-1))
+    return worst
+
+
+def loose_kl_bound(alpha: float, delta: float, prior: Array) -> Array:
+    """What is left of -log delta, in terms of a few numbers of the prior; never below `kl_bound`. (..., A) -> (...)
+
+    With K actions that the prior takes, h its largest and l its smallest probability among them, the least of
+
+        -log delta + |1 - alpha| log(h / l)                     (i)    every alpha
+        [-log delta + (1 - alpha) log(K h)] / alpha             (ii)   0 < alpha <= 1
+        -log l                                                  (iii)  every alpha, and every policy
+
+    (i): pi_alpha is pi_1 = b g / c tilted by b^(alpha - 1), so KL(pi_alpha || b) = KL(pi_alpha || pi_1) + E[log g]
+    - log c, and by Jensen a tilt costs at most |1 - alpha| times the range of log b. (ii): z >= c h^(alpha - 1), and
+    E_pi[-log b] = KL + entropy of pi <= KL + log K; solve for KL. A box of actions has (ii) with its volume for K and
+    the largest density for h, while (i) and (iii) may be infinite. (i) and (ii) are -log delta at alpha = 1, and (i) is
+    so for a uniform prior, which alpha does not touch. Nothing in delta alone can hold for alpha < 1: spread a mass r
+    over ever more actions, all of which reach theta; pi_alpha ends up on them for any r > 0, and KL = -log r.
+    """
+    prior = np.asarray(prior, dtype=float)
+    count, high = (prior > 0).sum(-1), prior.max(-1)
+    low = np.where(prior > 0, prior, 1.0).min(-1)
+    least = np.minimum(-np.log(delta) + abs(1 - alpha) * np.log(high / low), -np.log(low))
+    if 0 < alpha <= 1:
+        least = np.minimum(least, (-np.log(delta) + (1 - alpha) * np.log(count * high)) / alpha)
+    return least
 
 
 # -- the survey of random MDPs -------------------------------------------------------------------------------------
