@@ -19,10 +19,11 @@ from gymnasium.envs.registration import EnvSpec
 from minari.serialization import deserialize_space
 
 from brrcrl_lib.base.environments import make_env
+from brrcrl_lib.base.files import sha256
 from brrcrl_lib.base.limits import ENV_ID, parse_json
 from brrcrl_lib.data.hdf5 import check_memory, child, numbers, reading
 from brrcrl_lib.data.registry import DatasetError, dataset_folder, read_metadata
-from brrcrl_lib.data.storage import FIELDS, FlatEpisodes, part_paths, read_part, sha256
+from brrcrl_lib.data.storage import FIELDS, FlatEpisodes, part_paths, read_part
 from brrcrl_lib.data.vectors import OfflineDataset
 from brrcrl_lib.returns import reward_to_go
 

@@ -23,7 +23,6 @@ from brrcrl_lib import cli
 from brrcrl_lib.base.devices import generator
 from brrcrl_lib.base.errors import KitError
 from brrcrl_lib.data.atari import AtariConfig, AtariEnv, env_id, rom_name, shrink
-from brrcrl_lib.data.frame_writer import staging_folder
 from brrcrl_lib.data.frames import FrameStore
 from brrcrl_lib.data.registry import DatasetError
 from brrcrl_lib.tools.agents.atari import AtariActor, untrained
@@ -31,6 +30,7 @@ from brrcrl_lib.tools.agents.play_atari import play_games
 from brrcrl_lib.tools.collecting.collect_atari import AtariCollectConfig, choose_rungs, collect_atari
 from brrcrl_lib.tools.collecting.ppo import PpoConfig, PpoLearner
 from brrcrl_lib.tools.collecting.run_files import read_curve
+from brrcrl_lib.tools.publishing.frame_writer import staging_folder
 from brrcrl_lib.tools.publishing.ladder import LadderConfig, ladder
 from brrcrl_lib.worlds import GAMES
 

@@ -18,12 +18,13 @@ import pytest
 from brrcrl_lib.base.errors import KitError
 from brrcrl_lib.data.minari import load_dataset
 from brrcrl_lib.data.registry import DatasetError, list_datasets
-from brrcrl_lib.data.storage import FlatEpisodes, read_part, write_dataset
+from brrcrl_lib.data.storage import FlatEpisodes, read_part
 from brrcrl_lib.returns import reward_to_go
 from brrcrl_lib.tools.agents.vectors import SacActor
 from brrcrl_lib.tools.bench.loading import benchmark_loading
 from brrcrl_lib.tools.collecting.collect import CollectConfig, collect, read_curve
 from brrcrl_lib.tools.publishing.cards import BEGIN, write_cards
+from brrcrl_lib.tools.publishing.minari_writer import write_dataset
 from brrcrl_lib.tools.publishing.publish import PublishConfig, choose_medium, publish
 from brrcrl_lib.tools.publishing.rollout import RolloutConfig, rollout, staging_key
 from brrcrl_lib.tools.publishing.verify import verify

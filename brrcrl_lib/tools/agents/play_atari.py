@@ -9,8 +9,8 @@ import numpy as np
 
 from brrcrl_lib.data.atari import AtariEnv
 from brrcrl_lib.data.frame_format import SHAPE
-from brrcrl_lib.data.frame_writer import FrameWriter
 from brrcrl_lib.tools.agents.atari import AtariActor
+from brrcrl_lib.tools.publishing.frame_writer import FrameWriter
 
 
 @dataclass(frozen=True)

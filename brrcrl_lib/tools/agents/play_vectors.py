@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 import gymnasium as gym
 import numpy as np
 
-from brrcrl_lib.data.episodes import Episode, RoundedEnv
+from brrcrl_lib.tools.agents.episodes import Episode, RoundedEnv
 from brrcrl_lib.tools.agents.vectors import Actor
 
 

@@ -19,18 +19,7 @@ import numpy as np
 import torch
 
 from brrcrl_lib.base.devices import track
-from brrcrl_lib.base.files import (
-    ROOT,
-    check_replaceable,
-    git_revision,
-    locked,
-    partial_path,
-    remove,
-    replace_folder,
-    versions,
-    write_csv,
-    write_json,
-)
+from brrcrl_lib.base.files import ROOT, git_revision, locked, partial_path, remove, versions, write_csv, write_json
 from brrcrl_lib.base.limits import Count, EnvId, Name, OutPath, Seed, check_settings, whole
 from brrcrl_lib.data.atari import AtariConfig, AtariEnv, env_id, rom_name
 from brrcrl_lib.data.registry import DatasetError
@@ -44,6 +33,7 @@ from brrcrl_lib.tools.collecting.run_files import (
     state_path,
     write_settings,
 )
+from brrcrl_lib.tools.publishing.folders import check_replaceable, replace_folder
 
 LARGEST_LADDER = 8_000_000
 """Bytes that the policies of one game may take."""

@@ -13,8 +13,8 @@ import torch
 
 from brrcrl_lib.base.errors import KitError
 from brrcrl_lib.base.tensors import optimizer_tensors, restore_optimizer, section
-from brrcrl_lib.data.episodes import round_mantissa
 from brrcrl_lib.data.storage import FlatEpisodes
+from brrcrl_lib.tools.agents.episodes import round_mantissa
 from brrcrl_lib.tools.agents.vectors import Actor, DqnActor, SacActor
 
 if TYPE_CHECKING:

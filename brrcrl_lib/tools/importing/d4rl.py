@@ -22,8 +22,9 @@ from brrcrl_lib.base.files import git_revision, versions
 from brrcrl_lib.base.limits import Count, EnvId, OutPath, check_settings
 from brrcrl_lib.data.hdf5 import check_memory, numbers, reading
 from brrcrl_lib.data.registry import DatasetError, data_root
-from brrcrl_lib.data.storage import FlatEpisodes, check_free, write_dataset
+from brrcrl_lib.data.storage import FlatEpisodes
 from brrcrl_lib.tools.publishing.cards import episode_statistics
+from brrcrl_lib.tools.publishing.minari_writer import check_free, write_dataset
 
 REQUIRED = ("observations", "actions", "rewards", "terminals", "timeouts")
 KNOWN_ROWS = {

@@ -18,13 +18,14 @@ import torch
 from brrcrl_lib.base.environments import make_env
 from brrcrl_lib.base.files import write_csv
 from brrcrl_lib.base.limits import Count, Name, check_fields, check_settings, number, whole
-from brrcrl_lib.data.episodes import RoundedEnv
 from brrcrl_lib.data.registry import DatasetError, data_root
-from brrcrl_lib.data.storage import FlatEpisodes, check_free, merge_parts, part_paths, read_part, write_dataset
+from brrcrl_lib.data.storage import FlatEpisodes, part_paths, read_part
+from brrcrl_lib.tools.agents.episodes import RoundedEnv
 from brrcrl_lib.tools.agents.play_vectors import play_episodes
 from brrcrl_lib.tools.agents.vectors import Actor
 from brrcrl_lib.tools.collecting.run_files import EVALUATION_SEED, part_path, read_curve, read_settings, snapshot_path
 from brrcrl_lib.tools.publishing.cards import episode_statistics, provenance, write_cards
+from brrcrl_lib.tools.publishing.minari_writer import check_free, merge_parts, write_dataset
 from brrcrl_lib.tools.publishing.rollout import RolloutConfig, rollout
 
 FRESH_SEED = EVALUATION_SEED + 10_000

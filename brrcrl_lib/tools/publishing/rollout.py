@@ -21,13 +21,14 @@ from brrcrl_lib.base.devices import track
 from brrcrl_lib.base.environments import make_env
 from brrcrl_lib.base.files import locked, remove, sha256
 from brrcrl_lib.base.limits import Count, EnvId, OutPath, Seed, check_settings
-from brrcrl_lib.data.episodes import Episode, RoundedEnv
 from brrcrl_lib.data.hdf5 import numbers, reading
 from brrcrl_lib.data.registry import DatasetError, data_root
-from brrcrl_lib.data.storage import FlatEpisodes, check_free, merge_parts, write_dataset, write_part
+from brrcrl_lib.data.storage import FlatEpisodes
+from brrcrl_lib.tools.agents.episodes import Episode, RoundedEnv
 from brrcrl_lib.tools.agents.play_vectors import play_episodes
 from brrcrl_lib.tools.agents.vectors import Actor, check_fit
 from brrcrl_lib.tools.publishing.cards import episode_statistics, provenance
+from brrcrl_lib.tools.publishing.minari_writer import check_free, flatten, merge_parts, write_dataset, write_part
 
 ROLLOUT_SEED = 1_000_000_000
 """Rollouts start from here, apart from the seeds of training and evaluation episodes."""
@@ -143,7 +144,7 @@ def play_blocks(
         if not file.exists():
             seeds = range(first_seed + number * block, first_seed + (number + 1) * block)
             played: list[Episode] = list(play_episodes(actor, lambda: next(pool), seeds, lanes, stochastic))
-            write_part(file, FlatEpisodes.from_episodes(played))
+            write_part(file, flatten(played))
         with reading(file), h5py.File(file, "r") as stored:
             length = int(np.sum(numbers(stored, "lengths")[()]))
         files.append(file)
