@@ -27,7 +27,7 @@ def fresh_policies(folder: Path, game: str, count: int = 2) -> Path:
 
 def small_store(frames: Path, game: str, policies: Path, **options) -> FrameStore:
     """ladder/<game> under `frames`: 400 steps, games of 100 decisions at most."""
-    settings = {"steps": 400, "lanes": 2, "max_frames": 400, **options}
+    settings = {"steps": 400, "num_envs": 2, "max_frames": 400, **options}
     return FrameStore(ladder(LadderConfig(str(fresh_policies(policies, game)), root=frames, **settings)).path)
 
 

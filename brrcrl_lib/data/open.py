@@ -29,7 +29,7 @@ SAMPLES = ROOT / "data" / "atari"
 def open_source(dataset_id: str, *, discount: float | None = None, reward_clip: float | None = None) -> Source:
     """Data to train on, with reward-to-go for `discount`.
 
-    Left out (None), the discount is the paper's (0.99 for a box of actions, 0.95 for a discrete set), and rewards of
+    Left out (None), the discount is the paper's (0.99 for a box of actions, 0.95 for discrete ones), and rewards of
     games are clipped to [-1, 1]; a `reward_clip` of 0 leaves rewards as they are.
     """
     kind = kind_of(dataset_id)

@@ -168,7 +168,11 @@ class _Collector:
         seeds = range(EVALUATION_SEED, EVALUATION_SEED + self.config.evaluation_episodes)
         played = list(
             play_episodes(
-                actor, lambda: make_env(self.config.env), seeds, lanes=self.config.evaluation_episodes, stochastic=False
+                actor,
+                lambda: make_env(self.config.env),
+                seeds,
+                num_envs=self.config.evaluation_episodes,
+                stochastic=False,
             )
         )
         returns = np.array([episode.total_reward for episode in played])

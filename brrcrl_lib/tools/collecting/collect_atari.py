@@ -146,7 +146,7 @@ def snapshot_path(run: Path, step: int) -> Path:
 # -- publishing ----------------------------------------------------------------------------------------------------
 
 
-def choose_rungs(curve: list[dict[str, Any]], count: int) -> list[int]:
+def choose_checkpoints(curve: list[dict[str, Any]], count: int) -> list[int]:
     """Indices of `count` points of the curve: the untrained one, the best, and returns evenly between the two.
 
     The best is the latest whose mean return comes within one standard error of the highest: among many noisy points
@@ -183,7 +183,7 @@ def publish_ladder(config: AtariCollectConfig, curve: list[dict[str, Any]]) -> P
         AtariEnv(config.env, AtariConfig(sticky_actions=config.sticky_actions)) for _ in range(config.measuring_games)
     ]
     rows = []
-    for index in track(choose_rungs(curve, config.rungs), desc="measuring", unit="policy"):
+    for index in track(choose_checkpoints(curve, config.rungs), desc="measuring", unit="policy"):
         source = snapshot_path(config.out, curve[index]["step"])
         actor = AtariActor.load(source)
         seeds = range(EVALUATION_SEED, EVALUATION_SEED + config.measuring_games)

@@ -179,4 +179,4 @@ def make_learner(config: CollectConfig, env: gym.Env) -> Learner:
         return SacLearner(config, env)
     if isinstance(env.action_space, gym.spaces.Discrete):
         return DqnLearner(config, env)
-    raise KitError(f"{config.env} has actions {env.action_space}; SAC needs a box and DQN a discrete set of them")
+    raise KitError(f"{config.env} has actions {env.action_space}; SAC needs a box and DQN discrete ones")

@@ -1,7 +1,7 @@
 """`brrcrl data import-d4rl`: D4RL's flat HDF5 files become Minari datasets.
 
 D4RL stores one long table. Row t holds observations, actions, rewards, terminals, timeouts and, in some files,
-next_observations. Episodes end at terminals (the task ended) and at timeouts (the clock did); rows after the last
+next_observations. Episodes end at terminals (the task ended) and at timeouts (the time limit did); rows after the last
 end belong to an episode that the recording cut off. The table is read in chunks, so its size does not matter.
 """
 

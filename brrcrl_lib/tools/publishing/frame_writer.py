@@ -96,7 +96,7 @@ class FrameWriter:
         actions: np.ndarray,  # [n], 0 to 255
         rewards: np.ndarray,  # [n]
         terminated: np.ndarray,  # [n] bool: the game was over after this step
-        truncated: np.ndarray | None = None,  # [n] bool: the clock or the recording ended here
+        truncated: np.ndarray | None = None,  # [n] bool: the time limit or the recording ended here
         life_lost: np.ndarray | None = None,  # [n] bool
         policy: int = -1,
         seed: int = -1,

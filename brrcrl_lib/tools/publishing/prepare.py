@@ -16,7 +16,7 @@ from brrcrl_lib.worlds import DatasetName
 
 
 def open_prepared(dataset_id: str, **options: Any) -> Source:
-    """`open_source`, after unpacking a sample that is not there; ladders take a gigabyte each and wait for `prepare`."""
+    """`open_source`, after unpacking a sample that is not there; ladders, a gigabyte each, wait for `prepare`."""
     if _shipped(dataset_id)[0] == "sample":
         prepare(dataset_id)
     return open_source(dataset_id, **options)

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
+import tyro
 
 from brrcrl_lib.base.environments import make_env
 from brrcrl_lib.base.files import write_csv
@@ -50,7 +51,7 @@ class PublishConfig:
     """A policy is medium from this share of the expert's return on."""
     steps: Count = 50_000
     """Transitions of medium and of expert."""
-    lanes: Count = 16
+    num_envs: Annotated[Count, tyro.conf.arg(aliases=["--lanes"])] = 16
     """Environments played side by side."""
     fresh_episodes: Count = 10
     """Episodes of the mean action that measure each policy anew."""
@@ -90,7 +91,7 @@ def publish(config: PublishConfig) -> dict[str, Path]:
     for seed, (kind, about) in enumerate({"medium": medium, "expert": expert}.items()):
         policy = policies / f"{config.name}-{kind}.safetensors"
         Actor.load(snapshot_path(config.run, about["step"])).save(policy, **about)
-        request = RolloutConfig(policy, ids[kind], config.steps, None, config.lanes, seed, False, root, True)
+        request = RolloutConfig(policy, ids[kind], config.steps, None, config.num_envs, seed, False, root, True)
         extra = {"kind": kind, **shared, "share_of_expert": share if kind == "medium" else 1.0}
         folders[kind] = rollout(request, extra)
     write_csv(policies / f"{config.name}-learning-curve.csv", curve)
