@@ -1,10 +1,10 @@
-"""`brrcrl train METHOD`, `brrcrl evaluate` and `brrcrl methods`: the engine from the command line."""
+"""`brrcrl train METHOD`, `brrcrl evaluate`, `methods` and `experiments run`: the engine from the command line."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field, make_dataclass
+from dataclasses import dataclass, field, make_dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,9 +13,13 @@ import tyro
 
 from brrcrl_lib.base.errors import KitError
 from brrcrl_lib.checkpoints import Checkpoint, checkpoint_file
-from brrcrl_lib.data.open import kind_of, open_source
+from brrcrl_lib.data.open import kind_of
 from brrcrl_lib.methods.base import config_for, method_named, methods
+from brrcrl_lib.study.experiments.grids import cells
+from brrcrl_lib.study.experiments.results import read_results
 from brrcrl_lib.study.experiments.row import measure as measure_run
+from brrcrl_lib.study.experiments.running import ExperimentConfig, results_path, run_grid
+from brrcrl_lib.tools.publishing.prepare import open_prepared, prepare
 from brrcrl_lib.training import export_model, fit, load_run
 from brrcrl_lib.worlds import world_of
 
@@ -61,7 +65,7 @@ def train_command(words: Sequence[str]) -> Any:
 def train(command: Any) -> dict[str, Any]:
     if command.export is not None:
         _writable(command.export)
-    source = open_source(command.dataset, discount=command.config.discount, reward_clip=command.config.reward_clip)
+    source = open_prepared(command.dataset, discount=command.config.discount, reward_clip=command.config.reward_clip)
     run = fit(command.config, source, command.out, resume=command.resume, preset=command.preset)
     if command.export is not None:
         export_model(command.out, command.export)
@@ -119,6 +123,26 @@ def evaluate(command: Any) -> Any:
         print(json.dumps(row, default=str))
         return 0
     return row
+
+
+def run_experiments(config: ExperimentConfig) -> int:
+    """Build the frame stores that a grid still needs, then run it; of datasets that cannot be built, say why."""
+    path = results_path(config)
+    done = set(read_results(path)["key"]) if path.exists() else set()
+    failures, usable = [], []
+    for dataset in dict.fromkeys(
+        cell.dataset
+        for cell in cells(config.grid, config.preset, config.episodes)
+        if (cell.key == config.key if config.key else cell.key not in done and (config.dataset or "") in cell.dataset)
+    ):
+        try:
+            prepare(dataset)
+            usable.append(dataset)
+        except (KitError, OSError) as error:
+            failures.append(f"failed: {dataset}: {error}")
+    codes = [run_grid(replace(config, dataset=word)) for word in (usable if failures else [config.dataset])]
+    print("".join(f"{failure}\n" for failure in failures), end="")
+    return max(codes, default=0) or int(bool(failures))
 
 
 @dataclass(frozen=True)

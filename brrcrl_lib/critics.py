@@ -1,4 +1,4 @@
-"""What the methods that learn critics share: twin critics, their slow copies, and actors on a box of actions.
+"""What the methods that learn critics share: twin critics, their target networks, and actors on a box of actions.
 
 Inside these methods actions are counted in units of their box, [-1, 1] in every dimension, and states are
 standardised; both happen once per batch, in `Actor`.

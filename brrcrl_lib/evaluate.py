@@ -93,7 +93,7 @@ def evaluate(
             active = active[~ended]
         step += 1
         bar.update()
-    bar.total = step  # episodes may end before the clock: an unfinished bar would look like a failure
+    bar.total = step  # episodes may end before the time limit: an unfinished bar would look like a failure
     bar.close()
     for env in envs:
         env.close()

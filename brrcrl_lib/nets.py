@@ -222,7 +222,7 @@ class GaussianHead(nn.Module):
 
 @dataclass(frozen=True)
 class Categorical:
-    """A batch of distributions over a discrete set of actions."""
+    """A batch of distributions over discrete actions."""
 
     log_probs: Tensor  # [B, A]
 

@@ -25,7 +25,7 @@ class Policy:
         """n new episodes begin."""
 
     def act(self, observations: Tensor) -> Tensor:
-        """Actions [B, m], or [B] int64 of a discrete set, for raw observations [B, ...]."""
+        """Actions [B, m], or [B] int64 where they are discrete, for raw observations [B, ...]."""
         raise NotImplementedError
 
     def observe(self, rewards: Tensor) -> None:
@@ -46,7 +46,7 @@ class Chooser:
     mode: str = "best"
     """`best`: the likeliest action. `sample`: a draw."""
     epsilon: float = 0.0
-    """Share of decisions that are uniformly random, in a discrete set. The paper takes 0.01."""
+    """Share of decisions that are uniformly random, of discrete actions. The paper takes 0.01."""
     generator: torch.Generator | None = None
     _episodes: int | None = field(default=None, init=False)
     _running: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64), init=False)

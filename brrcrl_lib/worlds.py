@@ -54,7 +54,7 @@ class World:
     reward_clip: float | None = None
     """Rewards are clipped to plus or minus this for training; None: they stay as they are."""
     time_limit: int | None = None
-    """Steps after which Gymnasium's own clock ends an episode."""
+    """Steps after which Gymnasium's own time limit ends an episode."""
     max_steps: int | None = None
     """Decisions after which the grids cut a game off: a policy that never serves the ball would sit there for all of
     the usual 27,000 (108,000 screens). Rows say how many games were cut."""

@@ -11,12 +11,12 @@ import torch
 from synthetic import synthetic_dataset
 
 from brrcrl_lib.data.batch import TRANSITIONS, Batch, Facts, Needs
-from brrcrl_lib.data.episodes import Episode
-from brrcrl_lib.data.storage import FlatEpisodes, write_dataset
 from brrcrl_lib.data.vectors import OfflineDataset
 from brrcrl_lib.methods.br_rcrl_joint import JointReturnModel
 from brrcrl_lib.nets import VectorEncoder
 from brrcrl_lib.returns import ReturnBuckets, reward_to_go
+from brrcrl_lib.tools.agents.episodes import Episode
+from brrcrl_lib.tools.publishing.minari_writer import flatten, write_dataset
 
 BUCKETS = ReturnBuckets(0.0, 10.0, 11, "paper_grid")
 
@@ -85,7 +85,7 @@ def write_cartpole(root: Path, episodes: int = 30) -> None:
         rewards = np.ones(len(actions), np.float32)
         played.append(Episode(np.stack(seen), np.array(actions), rewards, True, False, seed))
     write_dataset(
-        root, CARTPOLE, [FlatEpisodes.from_episodes(played)], env_spec=env.spec,
+        root, CARTPOLE, [flatten(played)], env_spec=env.spec,
         observation_space=gym.spaces.Box(-np.inf, np.inf, (4,), np.float32), action_space=env.action_space, card={},
     )  # fmt: skip
 

@@ -82,43 +82,15 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def check_replaceable(target: Path, marker: str, overwrite: bool) -> None:
-    """Refuse to write over `target`, unless it is free, or `overwrite` is set and it is one folder of the kit's own.
-
-    The kit's own has the file `marker` in it, and no other such file further down: that would be lost with it.
-    """
-    settle(target)
-    if not os.path.lexists(target):
-        return
-    if not overwrite:
-        raise KitError(f"{target} exists; choose another place or pass --overwrite")
-    if not (target / marker).is_file():
-        raise KitError(f"{target} has no {marker}, so it is not replaced; choose another place or remove it yourself")
-    inside = [file.parent for file in target.rglob(marker) if file.parent != target]
-    if inside:
-        raise KitError(f"{target} is not replaced, because {inside[0]} lies in it; choose another place or move that")
-
-
-def replace_folder(fresh: Path, target: Path) -> None:
-    """Put `fresh` in the place of `target`. Killed at any moment, `settle` finds the old one or the new one whole."""
-    settle(target)
-    old = _old(target)
-    with locked(old, wait=True):
-        if target.exists():
-            target.replace(old)
-        fresh.replace(target)
-        remove(old)
-
-
 def settle(target: Path) -> None:
     """If a replacement was interrupted, put the old folder back, or remove it if the new one is in place."""
-    if target.name in ("", "..") or not _old(target).exists():
+    if target.name in ("", "..") or not old_path(target).exists():
         return
-    with locked(_old(target), wait=True):  # a replacement that is under way ends first
+    with locked(old_path(target), wait=True):  # a replacement that is under way ends first
         if target.exists():
-            remove(_old(target))
-        elif _old(target).exists():
-            _old(target).replace(target)
+            remove(old_path(target))
+        elif old_path(target).exists():
+            old_path(target).replace(target)
 
 
 def settle_below(base: Path) -> None:
@@ -127,7 +99,8 @@ def settle_below(base: Path) -> None:
         settle(old.with_name(old.name[1:-4]))
 
 
-def _old(target: Path) -> Path:
+def old_path(target: Path) -> Path:
+    """Where a folder lies while another takes its place."""
     return target.with_name(f".{target.name}.old")
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 KINDS = ("box", "discrete", "pixels")
-"""What a method must be able to take: vectors and a box of actions, vectors and a discrete set, frames and buttons."""
+"""What a method must be able to take: vectors and a box of actions, vectors and discrete actions, frames and buttons."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Batch:
     """
 
     observations: Tensor  # [B, k] float32, or [B, frames, height, width] uint8
-    actions: Tensor  # [B, m] float32 of a box, or [B] int64 of a discrete set
+    actions: Tensor  # [B, m] float32 of a box, or [B] int64 if discrete
     returns: Tensor  # [B] float32, discounted reward-to-go from s on
     rewards: Tensor  # [B] float32
     done: Tensor  # [B] bool: the task ended here, so nothing follows; False where the time limit cut the episode off
@@ -73,10 +73,10 @@ class Facts:
     return_quantiles: tuple[float, ...]
     """Reward-to-go at 101 evenly spaced shares, from the smallest to the largest."""
     action_low: tuple[float, ...] | None = None
-    """The box of actions, [m]; None for a discrete set."""
+    """The box of actions, [m]; None for discrete actions."""
     action_high: tuple[float, ...] | None = None
     action_count: int | None = None
-    """How many actions a discrete set has, counted from 0; None for a box."""
+    """How many discrete actions there are, counted from 0; None for a box."""
     play: dict[str, Any] = field(default_factory=dict)
     """How the environment was presented: fields of AtariConfig for frames, nothing for vectors."""
     fingerprint: str | None = None

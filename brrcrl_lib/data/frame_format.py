@@ -28,7 +28,7 @@ FORMAT, VERSION = "brrcrl-frames", 1
 STACK = 4
 SHAPE = (84, 84)
 TERMINATED, TRUNCATED, LIFE_LOST = 1, 2, 4
-"""Flags of a step: the game was over; the recording or the clock ended it; a life was lost (the game may go on)."""
+"""Flags of a step: the game was over; recording or time limit ended it; a life was lost (the game may go on)."""
 ENDED = TERMINATED | TRUNCATED
 
 STEP = np.dtype([("action", "u1"), ("flags", "u1"), ("reward", "<f4")])

@@ -137,7 +137,7 @@ class FrameStore:
         return fingerprint(self.folder)
 
     def truncated(self) -> np.ndarray:
-        """[steps] bool: where the clock or the recording ended a game, so that what followed is unknown."""
+        """[steps] bool: where the time limit or the recording ended a game, so that what followed is unknown."""
         return (self.flags & TRUNCATED) != 0
 
     def life_lost(self) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""HDF5 files: written so that a full disk is an error and not a crash, read so that a file gives its own bytes only."""
+"""HDF5 files, read so that a file gives its own bytes only."""
 
 from __future__ import annotations
 
@@ -9,23 +9,11 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from brrcrl_lib.base.files import atomic_path
 from brrcrl_lib.data.registry import DatasetError
 
 ALWAYS_ALLOWED = 64_000_000
 LARGEST_RATIO = 200
 """Arrays may take so many bytes, or so many times the bytes of their file; recordings compress to a half or a tenth."""
-
-
-@contextmanager
-def new_file(path: Path) -> Iterator[h5py.File]:
-    """A file that is made in memory and appears at `path` when it is whole; HDF5 itself would crash on a full disk."""
-    with h5py.File(path.name, "w", driver="core", backing_store=False, libver="latest") as file:
-        yield file
-        file.flush()
-        image = file.id.get_file_image()
-    with atomic_path(path) as temporary:
-        temporary.write_bytes(image)
 
 
 @contextmanager

@@ -19,10 +19,11 @@ from gymnasium.envs.registration import EnvSpec
 from minari.serialization import deserialize_space
 
 from brrcrl_lib.base.environments import make_env
+from brrcrl_lib.base.files import sha256
 from brrcrl_lib.base.limits import ENV_ID, parse_json
 from brrcrl_lib.data.hdf5 import check_memory, child, numbers, reading
 from brrcrl_lib.data.registry import DatasetError, dataset_folder, read_metadata
-from brrcrl_lib.data.storage import FIELDS, FlatEpisodes, part_paths, read_part, sha256
+from brrcrl_lib.data.storage import FIELDS, FlatEpisodes, part_paths, read_part
 from brrcrl_lib.data.vectors import OfflineDataset
 from brrcrl_lib.returns import reward_to_go
 
@@ -76,7 +77,7 @@ def load_dataset(dataset_id: str, *, discount: float = 0.99, root: Path | str | 
 
 
 def action_space(dataset_id: str) -> gym.Space:
-    """The actions of an installed dataset, without reading its steps: a box of vectors or a discrete set."""
+    """The actions of an installed dataset, without reading its steps: a box of vectors, or discrete."""
     return _vector_spaces(dataset_id, read_metadata(dataset_folder(dataset_id)))[1]
 
 
@@ -160,7 +161,7 @@ def _float32(values: np.ndarray) -> torch.Tensor:
 
 
 def _vector_spaces(dataset_id: str, metadata: dict[str, Any]) -> tuple[gym.Space, gym.Space]:
-    """The dataset's spaces, which must be a vector and a box or a set of actions."""
+    """The dataset's spaces, which must be a vector and a box of actions or discrete ones."""
     if metadata.get("observation_space") is not None and metadata.get("action_space") is not None:
         observation_space, action_space = (
             _parse_space(dataset_id, name, metadata[name]) for name in ("observation_space", "action_space")
@@ -177,7 +178,7 @@ def _vector_spaces(dataset_id: str, metadata: dict[str, Any]) -> tuple[gym.Space
     if not isinstance(action_space, gym.spaces.Discrete) and not (
         isinstance(action_space, gym.spaces.Box) and len(action_space.shape) == 1
     ):
-        raise DatasetError(f"{dataset_id} has actions {action_space}; load_dataset reads vectors and discrete sets")
+        raise DatasetError(f"{dataset_id} has actions {action_space}; load_dataset reads vectors and discrete actions")
     return observation_space, action_space
 
 

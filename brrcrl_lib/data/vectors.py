@@ -30,20 +30,20 @@ class OfflineDataset:
     env_spec: EnvSpec | None
     discount: float
     observations: Tensor  # [steps, k] float32
-    actions: Tensor  # [steps, m] float32, or [steps] int64 for a discrete set
+    actions: Tensor  # [steps, m] float32, or [steps] int64 for discrete actions
     rewards: Tensor  # [steps] float32
     rtg: Tensor  # [steps] float32, discounted, from this step's reward on
     timesteps: Tensor  # [steps] int64, 0 at the start of each episode
     episode_ids: Tensor  # [steps] int64
     terminations: Tensor  # [steps] bool: the task ended (a fall)
-    truncations: Tensor  # [steps] bool: the clock ended it
+    truncations: Tensor  # [steps] bool: the time limit ended it
     final_observations: Tensor  # [episodes, k]: what followed the last step
     lengths: Tensor  # [episodes] int64
     starts: Tensor  # [episodes] int64: first step of each episode
     seeds: Tensor  # [episodes] int64; -1 where unknown
     returns: Tensor  # [episodes] float32, undiscounted
-    action_low: Tensor  # [m]; the smallest action, [1], of a discrete set
-    action_high: Tensor  # [m]; the largest action, [1], of a discrete set
+    action_low: Tensor  # [m]; the smallest action, [1], where they are discrete
+    action_high: Tensor  # [m]; the largest action, [1], where they are discrete
     card: dict[str, Any]  # what is known about where the data came from
     reward_clip: float | None = None  # rewards were clipped to [-c, c] before they were added up
 

@@ -6,65 +6,13 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from minari.data_collector import EpisodeBuffer
-from minari.dataset.minari_storage import MinariStorage
+from minari_cases import LENGTHS, edit_metadata, made_up_episodes, write, write_plain
 
 from brrcrl_lib.base.devices import generator
-from brrcrl_lib.data.episodes import Episode
 from brrcrl_lib.data.minari import load_dataset, parse_env_spec
-from brrcrl_lib.data.registry import DatasetError, list_datasets, missing_dataset_message
-from brrcrl_lib.data.storage import FlatEpisodes, part_paths, write_dataset
+from brrcrl_lib.data.registry import DatasetError, missing_dataset_message
 from brrcrl_lib.returns import reward_to_go
-
-LENGTHS = (4, 1, 7, 3, 5)
-
-
-def made_up_episodes(env, lengths=LENGTHS, seed=0):
-    rng = np.random.default_rng(seed)
-    episodes = []
-    for number, length in enumerate(lengths):
-        discrete = isinstance(env.action_space, gym.spaces.Discrete)
-        actions = rng.integers(env.action_space.n, size=length) if discrete else rng.uniform(-1, 1, (length, 1))
-        episodes.append(
-            Episode(
-                rng.normal(size=(length + 1, *env.observation_space.shape)).astype(np.float32),
-                actions if discrete else actions.astype(np.float32),
-                rng.normal(size=length).astype(np.float32),
-                terminated=number % 2 == 0,
-                truncated=number % 2 == 1,
-                seed=100 + number,
-            )
-        )
-    return episodes
-
-
-def write(root, dataset_id, episodes, env, pieces=2, **card):
-    middle = len(episodes) // pieces
-    flats = [FlatEpisodes.from_episodes(part) for part in (episodes[:middle], episodes[middle:]) if part]
-    spaces = {"observation_space": env.observation_space, "action_space": env.action_space}
-    return write_dataset(root, dataset_id, flats, env_spec=env.spec, card=card, **spaces)
-
-
-def write_plain(root, dataset_id, episodes, env):
-    """With Minari's own writer, as `minari download` would leave it."""
-    folder = root / dataset_id / "data"
-    folder.mkdir(parents=True)
-    storage = MinariStorage.new(folder, env.observation_space, env.action_space, env.spec)
-    storage.update_metadata({"dataset_id": dataset_id, "minari_version": "0.5.4"})
-    storage.update_episodes(
-        [
-            EpisodeBuffer(
-                seed=episode.seed,
-                observations=episode.observations,
-                actions=episode.actions,
-                rewards=list(episode.rewards),
-                terminations=[False] * (len(episode) - 1) + [episode.terminated],
-                truncations=[False] * (len(episode) - 1) + [episode.truncated],
-            )
-            for episode in episodes
-        ]
-    )
-    return folder
+from brrcrl_lib.tools.agents.episodes import Episode
 
 
 @pytest.fixture
@@ -111,19 +59,6 @@ def test_a_plain_minari_file_gives_the_same_tensors(tmp_path, env, episodes, dat
     assert plain.make_env().spec.id == "Pendulum-v1"
 
 
-def test_minari_reads_what_the_kit_writes(tmp_path, env, episodes, data, monkeypatch):
-    import minari
-
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
-    dataset = minari.load_dataset("test/pendulum/small-v0")
-    for stored, episode in zip(dataset.iterate_episodes(), episodes, strict=True):
-        assert np.array_equal(stored.observations, episode.observations)
-        assert np.array_equal(stored.actions, episode.actions)
-        assert np.array_equal(stored.rewards, episode.rewards)
-    assert list(minari.list_local_datasets()) == ["test/pendulum/small-v0"] == list_datasets()
-    assert len(load_dataset("test/pendulum/small-v0")) == len(data)  # found through the same variable
-
-
 def test_discrete_actions_load(tmp_path):
     env = gym.make("CartPole-v1")
     write(tmp_path, "test/cartpole-v0", made_up_episodes(env), env)
@@ -131,20 +66,6 @@ def test_discrete_actions_load(tmp_path):
     assert data.discrete and data.actions.dtype == torch.int64 and data.actions.shape == (sum(LENGTHS),)
     assert (data.action_low.item(), data.action_high.item()) == (0, 1)
     assert "discrete" in repr(data)
-
-
-def test_a_view_of_two_datasets_is_both_without_a_copy(tmp_path, env, episodes):
-    first = write(tmp_path, "test/one-v0", episodes, env)
-    second = write(tmp_path, "test/two-v0", made_up_episodes(env, (2, 3), seed=5), env)
-    parts = [part for folder in (first, second) for part in part_paths(folder / "data")]
-    spaces = {"observation_space": env.observation_space, "action_space": env.action_space}
-    both = write_dataset(tmp_path, "test/both-v0", parts, env_spec=env.spec, card={}, **spaces)
-    data = load_dataset("test/both-v0", root=tmp_path)
-    assert data.lengths.tolist() == [*LENGTHS, 2, 3]
-    assert sorted(file.name for file in (both / "data").iterdir()) == ["main_data.hdf5", "metadata.json"]
-    (second / "data" / "part-000.hdf5").unlink()
-    with pytest.raises(DatasetError, match=r"two-v0/data/part-000.hdf5 is missing"):
-        load_dataset("test/both-v0", root=tmp_path)
 
 
 # -- methods ------------------------------------------------------------------------------------------------------
@@ -222,11 +143,6 @@ def test_a_changed_file_is_named(tmp_path, data, name):
     file.write_bytes(content)
     with pytest.raises(DatasetError, match=rf"{name} does not have the recorded sha256"):
         load_dataset("test/pendulum/small-v0", root=tmp_path)
-
-
-def edit_metadata(root, dataset_id, **changes):
-    file = root / dataset_id / "data" / "metadata.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
 
 
 def test_metadata_that_lies_or_is_broken(tmp_path, data):

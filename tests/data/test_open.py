@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from discrete_cases import CARTPOLE
-from frame_cases import small_store
 
 from brrcrl_lib.data import open as opening
 from brrcrl_lib.data.batch import Needs
@@ -20,7 +19,6 @@ from brrcrl_lib.data.frames import FrameStore
 from brrcrl_lib.data.open import kind_of, open_source
 from brrcrl_lib.data.registry import DatasetError
 from brrcrl_lib.data.vectors import OfflineDataset
-from brrcrl_lib.tools.publishing.pack import export_sample
 
 HOPPER = "brrcrl/hopper/medium-replay-v0"
 
@@ -70,26 +68,15 @@ def test_kinds_are_told_apart_by_the_data_or_their_world() -> None:
         kind_of("brrcrl/hoper/medium-replay-v0")
 
 
-def test_a_sample_is_unpacked_once_and_again_when_another_ships(frames: Path, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(opening, "SAMPLES", tmp_path / "atari")
-    with pytest.raises(DatasetError, match=r"no sample of qbert at .*--ladder qbert .*brrcrl data pack ladder/qbert"):
-        open_source("sample/qbert")
-    whole = FrameStore(frames / "ladder/qbert", discount=0.95, clip_rewards=True)
+def test_a_sample_that_is_not_unpacked_is_an_error_with_the_command(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(opening, "SAMPLES", tmp_path)
     monkeypatch.setenv("BRRCRL_FRAMES_PATH", str(tmp_path / "frames"))
-    export_sample(whole, tmp_path / "atari/qbert.npz")
-    source = open_source("sample/qbert")
-    mark = source.facts().fingerprint
-    assert source.id == "sample/qbert" and source.facts().play["sticky_actions"] is True
-    assert sorted(source.rtg.tolist()) == sorted(whole.rtg.tolist())
-    written = (tmp_path / "frames/sample/qbert/frames.u8").stat().st_mtime_ns
-    assert open_source("sample/qbert").facts().fingerprint == mark
-    assert (tmp_path / "frames/sample/qbert/frames.u8").stat().st_mtime_ns == written
-    other = small_store(tmp_path / "other", "qbert", tmp_path / "policies", steps=150, seed=1)
-    export_sample(other, tmp_path / "atari/qbert.npz")
-    assert open_source("sample/qbert").facts().fingerprint != mark
-    assert len(open_source("sample/qbert").rtg) == len(other)
-    (tmp_path / "atari/qbert.npz").unlink()
-    assert len(open_source("sample/qbert").rtg) == len(other)  # what was unpacked stays
+    with pytest.raises(DatasetError, match=r"--ladder qbert && .* pack ladder/qbert .* unpack .* --name sample/qbert"):
+        open_source("sample/qbert")
+    (tmp_path / "qbert.npz").touch()
+    with pytest.raises(DatasetError, match=r"'sample/qbert' in .*; `brrcrl data unpack .*qbert.npz --name sample"):
+        open_source("sample/qbert")
+    assert not (tmp_path / "frames").exists()
 
 
 def test_a_fingerprint_sees_every_action_and_reward_and_nothing_else(frames: Path, tmp_path: Path) -> None:

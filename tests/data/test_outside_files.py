@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import lzma
-import multiprocessing
 import os
 from pathlib import Path
 
@@ -13,20 +10,14 @@ import gymnasium as gym
 import h5py
 import numpy as np
 import pytest
-from test_datasets_frames import SMALL, made_up_games
-from test_datasets_frames import write as write_store
-from test_datasets_loading import edit_metadata, made_up_episodes, write, write_plain
+from frame_cases import made_up_games, write_store
+from minari_cases import edit_metadata, made_up_episodes, write, write_plain
 
 from brrcrl_lib.base.errors import KitError
-from brrcrl_lib.data import samples
-from brrcrl_lib.data.frame_format import EPISODE
 from brrcrl_lib.data.frames import FrameStore
-from brrcrl_lib.data.hdf5 import new_file
 from brrcrl_lib.data.minari import load_dataset, parse_env_spec
 from brrcrl_lib.data.registry import list_datasets
-from brrcrl_lib.data.samples import import_sample
-from brrcrl_lib.data.storage import FlatEpisodes, part_paths, write_dataset
-from brrcrl_lib.tools.publishing.pack import export_sample
+from brrcrl_lib.data.storage import part_paths
 from brrcrl_lib.tools.publishing.verify import verify
 
 ID = "test/pendulum-v0"
@@ -157,21 +148,6 @@ def test_views_name_parts_of_datasets_only(tmp_path, env) -> None:
         part_paths(folder)
 
 
-def test_overwriting_a_dataset_keeps_those_below_it_and_everything_that_is_none(tmp_path, env) -> None:
-    episodes = made_up_episodes(env)
-    write(tmp_path, "some/p-v0", episodes, env)
-    write(tmp_path, "some/p-v0/child-v0", episodes, env)
-    options = {"env_spec": env.spec, "observation_space": env.observation_space, "action_space": env.action_space}
-    write_dataset(tmp_path, "some/p-v0", [FlatEpisodes.from_episodes(episodes[:2])], card={}, overwrite=True, **options)
-    assert list_datasets(tmp_path) == ["some/p-v0", "some/p-v0/child-v0"]
-    assert load_dataset("some/p-v0", root=tmp_path).episodes == 2
-    (tmp_path / "mine" / "p-v0" / "data").mkdir(parents=True)
-    (tmp_path / "mine" / "p-v0" / "data" / "thesis.txt").write_text("precious")
-    with pytest.raises(KitError, match=r"has no metadata\.json"):
-        write_dataset(tmp_path, "mine/p-v0", [], card={}, overwrite=True, **options)
-    assert (tmp_path / "mine" / "p-v0" / "data" / "thesis.txt").read_text() == "precious"
-
-
 def test_an_interrupted_replacement_is_put_back_on_the_next_use(tmp_path, env) -> None:
     folder = write(tmp_path, ID, made_up_episodes(env), env) / "data"
     folder.rename(folder.with_name(".data.old"))  # killed between the two renames
@@ -180,22 +156,7 @@ def test_an_interrupted_replacement_is_put_back_on_the_next_use(tmp_path, env) -
     assert load_dataset(ID, root=tmp_path).episodes == 5
 
 
-def test_a_full_disk_does_not_crash_hdf5(tmp_path, monkeypatch) -> None:
-    """Nothing of HDF5 touches the disk: the whole file is one write of Python's."""
-    written: list[Path] = []
-
-    def fail(self: Path, content: bytes) -> int:
-        written.append(self)
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_bytes", fail)
-    with pytest.raises(OSError, match="no space left"), new_file(tmp_path / "x.hdf5") as file:
-        file["a"] = np.zeros(10)
-        assert not list(tmp_path.iterdir())
-    assert len(written) == 1 and not list(tmp_path.iterdir())
-
-
-# -- frame stores and samples --------------------------------------------------------------------------------------
+# -- frame stores ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -214,74 +175,3 @@ def test_wrong_stores_are_named(tmp_path, changes, message) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
     with pytest.raises(KitError, match=message):
         FrameStore(tmp_path / "s")
-
-
-def repacked(file: Path, **changes: np.ndarray) -> None:
-    with np.load(file) as found:
-        arrays = {name: found[name] for name in found.files} | changes
-    np.savez(file, **arrays)
-
-
-def head(**changes) -> np.ndarray:
-    about = {"shape": SMALL, "about": {}, "source_steps": 50, "source_episodes": 2} | changes
-    return np.frombuffer(json.dumps(about).encode(), np.uint8)
-
-
-def table(*lengths: int) -> np.ndarray:
-    return np.array([(length, 0, 0) for length in lengths], EPISODE).view(np.uint8)
-
-
-BOMB = np.frombuffer(lzma.compress(bytes(5_000_000)), np.uint8)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"head": np.frombuffer(b"[]", np.uint8)}, "must hold an object"),
-        ({"head": head(shape=[0, 0])}, "the field 'shape' must be"),
-        ({"head": head(about="x")}, "the field 'about' must be"),
-        ({"episodes": table(20)}, "whole episodes"),
-        ({"episodes": table(20, -30)}, "one without steps"),
-        ({"episodes": table(0, 50)}, "one without steps"),
-        ({"episodes": table(25, 25)}, "do not end where"),
-        ({"episodes": table(10, 10, 30)}, "do not end where"),
-        ({"episodes": table()}, "is empty"),
-        ({"block_0000": BOMB}, "takes more than"),
-        ({"episodes": np.zeros(2, np.float64)}, "should be"),
-    ],
-)
-def test_hostile_samples_are_refused_before_they_take_memory(tmp_path, monkeypatch, changes, message) -> None:
-    monkeypatch.setattr(samples, "LARGEST_BLOCK", 1_000_000)
-    file = tmp_path / "sample.npz"
-    export_sample(FrameStore(write_store(tmp_path / "s", made_up_games((20, 30)))), file)
-    repacked(file, **changes)
-    with pytest.raises(KitError, match=message):
-        import_sample(file, tmp_path / "copy")
-    np.savez_compressed(file, head=head(), episodes=table(20, 30), block_0000=np.zeros(10**7, np.uint8))
-    with pytest.raises(KitError, match="is compressed, or longer than the file"):
-        import_sample(file, tmp_path / "copy")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["s", "sample.json", "sample.npz"]
-
-
-def test_two_first_uses_of_a_sample_both_end_with_a_whole_store(tmp_path) -> None:
-    source = FrameStore(write_store(tmp_path / "s", made_up_games((200,) * 20, shape=(20, 20)), shape=(20, 20)))
-    export_sample(source, tmp_path / "sample.npz")
-    context = multiprocessing.get_context("fork")
-    for number in range(4):
-        target = tmp_path / f"copy-{number}"
-        start = context.Barrier(3)
-
-        def use(target=target, start=start) -> None:
-            start.wait()
-            import_sample(tmp_path / "sample.npz", target, overwrite=True)
-            assert len(FrameStore(target)) == 4_000
-
-        processes = [context.Process(target=use) for _ in range(2)]
-        for process in processes:
-            process.start()
-        start.wait()
-        for process in processes:
-            process.join()
-        assert [process.exitcode for process in processes] == [0, 0]
-        assert len(FrameStore(target)) == 4_000
-    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]

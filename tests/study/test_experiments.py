@@ -9,13 +9,14 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from brrcrl_lib.data.storage import read_part, write_dataset
+from brrcrl_lib.data.storage import read_part
 from brrcrl_lib.study.experiments import grids
 from brrcrl_lib.study.experiments import running as experiments
 from brrcrl_lib.study.experiments.grids import Block, cells
 from brrcrl_lib.study.experiments.results import order_datasets, read_results, read_trace, select, short_name
 from brrcrl_lib.study.experiments.running import ExperimentConfig, run_grid
 from brrcrl_lib.tools.collecting.collect import CollectConfig, collect
+from brrcrl_lib.tools.publishing.minari_writer import write_dataset
 
 DATASET = "test/hopper/replay-v0"
 

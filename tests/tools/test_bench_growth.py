@@ -5,6 +5,7 @@ from __future__ import annotations
 import matplotlib.pyplot as plt
 import pytest
 
+from brrcrl_lib.tools.bench.frames import benchmark_frames
 from brrcrl_lib.tools.bench.growth import DECISION, TRAINING, USUAL, decision, draw_growth, milliseconds, training_step
 
 
@@ -40,3 +41,11 @@ def test_the_figure_is_in_multiples_of_the_usual_size() -> None:
     assert list(lines["samples (usually 48)"].get_xdata()) == [0.25, 1, 4, 16]
     assert list(lines["samples (usually 48)"].get_ydata()) == [12, 48, 192, 768]
     plt.close(figure)
+
+
+def test_the_benchmark_measures_both_sides_in_one_run():
+    report = benchmark_frames(steps=600, repeats=20, large_steps=20_000)
+    assert report["bytes_per_transition"] < 7_200
+    assert report["store_ms"] > 0 and report["in_memory_ms"] > 0
+    assert report["large"]["steps"] == 20_000 and report["large"]["open_seconds"] < 1
+    assert report["five_million"]["disk_gigabytes"] == pytest.approx(35.3, abs=0.1)

@@ -23,14 +23,14 @@ from brrcrl_lib import cli
 from brrcrl_lib.base.devices import generator
 from brrcrl_lib.base.errors import KitError
 from brrcrl_lib.data.atari import AtariConfig, AtariEnv, env_id, rom_name, shrink
-from brrcrl_lib.data.frame_writer import staging_folder
 from brrcrl_lib.data.frames import FrameStore
 from brrcrl_lib.data.registry import DatasetError
 from brrcrl_lib.tools.agents.atari import AtariActor, untrained
 from brrcrl_lib.tools.agents.play_atari import play_games
-from brrcrl_lib.tools.collecting.collect_atari import AtariCollectConfig, choose_rungs, collect_atari
+from brrcrl_lib.tools.collecting.collect_atari import AtariCollectConfig, choose_checkpoints, collect_atari
 from brrcrl_lib.tools.collecting.ppo import PpoConfig, PpoLearner
 from brrcrl_lib.tools.collecting.run_files import read_curve
+from brrcrl_lib.tools.publishing.frame_writer import staging_folder
 from brrcrl_lib.tools.publishing.ladder import LadderConfig, ladder
 from brrcrl_lib.worlds import GAMES
 
@@ -314,15 +314,15 @@ def curve_of(*returns: float | None) -> list[dict]:
 
 def test_rungs_go_from_untrained_to_best_in_even_steps():
     curve = curve_of(None, 0, 0, 1, 2, None, 4, 5, 6, 9, 10, 7)
-    assert choose_rungs(curve, 4) == [0, 6, 8, 10]  # nothing, 4, 6, 10
-    chosen = choose_rungs(curve, 6)
+    assert choose_checkpoints(curve, 4) == [0, 6, 8, 10]  # nothing, 4, 6, 10
+    chosen = choose_checkpoints(curve, 6)
     assert len(chosen) == 6 and chosen[0] == 0 and 10 in chosen
     heights = [curve[index]["return_mean"] or 0 for index in chosen]
     assert heights == sorted(heights) and max(np.diff(heights)) <= 4
-    assert choose_rungs(curve, 50) == list(range(12))
+    assert choose_checkpoints(curve, 50) == list(range(12))
     lucky = [{**point, "return_std": 6.0, "games": 36} for point in curve_of(0, 5, 10, 9.5, 9.1, 8.9)]
-    assert choose_rungs(lucky, 2) == [0, 4]  # the latest within one standard error, 1, of the highest
-    flat = choose_rungs(curve_of(*[None] * 20), 8)
+    assert choose_checkpoints(lucky, 2) == [0, 4]  # the latest within one standard error, 1, of the highest
+    flat = choose_checkpoints(curve_of(*[None] * 20), 8)
     assert len(flat) == 8 and flat[0] == 0
 
 
@@ -355,7 +355,7 @@ def rungs(tmp_path) -> Path:
 
 
 def wish(rungs: Path, **options) -> LadderConfig:
-    return LadderConfig(str(rungs), **{"steps": 1_500, "lanes": 2, "root": rungs.parent / "frames", **options})
+    return LadderConfig(str(rungs), **{"steps": 1_500, "num_envs": 2, "root": rungs.parent / "frames", **options})
 
 
 def contents(folder: Path) -> dict[str, bytes]:

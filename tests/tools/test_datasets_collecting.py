@@ -18,12 +18,13 @@ import pytest
 from brrcrl_lib.base.errors import KitError
 from brrcrl_lib.data.minari import load_dataset
 from brrcrl_lib.data.registry import DatasetError, list_datasets
-from brrcrl_lib.data.storage import FlatEpisodes, read_part, write_dataset
+from brrcrl_lib.data.storage import FlatEpisodes, read_part
 from brrcrl_lib.returns import reward_to_go
 from brrcrl_lib.tools.agents.vectors import SacActor
 from brrcrl_lib.tools.bench.loading import benchmark_loading
 from brrcrl_lib.tools.collecting.collect import CollectConfig, collect, read_curve
 from brrcrl_lib.tools.publishing.cards import BEGIN, write_cards
+from brrcrl_lib.tools.publishing.minari_writer import write_dataset
 from brrcrl_lib.tools.publishing.publish import PublishConfig, choose_medium, publish
 from brrcrl_lib.tools.publishing.rollout import RolloutConfig, rollout, staging_key
 from brrcrl_lib.tools.publishing.verify import verify
@@ -53,7 +54,9 @@ def run(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def published(run, tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("data") / "minari"
-    publish(PublishConfig(run, "hopper", root, min_replay=250, medium_share=0.01, steps=300, lanes=4, fresh_episodes=2))
+    publish(
+        PublishConfig(run, "hopper", root, min_replay=250, medium_share=0.01, steps=300, num_envs=4, fresh_episodes=2)
+    )
     return root
 
 
@@ -158,14 +161,14 @@ def parts(folder: Path) -> list[bytes]:
 
 def test_the_shipped_policy_makes_the_shipped_dataset_again(published, tmp_path):
     policy = published.parent / "policies" / "hopper-medium.safetensors"
-    again = rollout(RolloutConfig(policy, "again/medium-v0", steps=300, lanes=4, root=tmp_path))
+    again = rollout(RolloutConfig(policy, "again/medium-v0", steps=300, num_envs=4, root=tmp_path))
     assert parts(again) == parts(published / "brrcrl/hopper/medium-v0")
 
 
 def test_a_killed_rollout_continues_to_the_same_dataset(published, tmp_path):
     policy = published.parent / "policies" / "hopper-expert.safetensors"
-    whole = rollout(RolloutConfig(policy, "whole/set-v0", steps=1500, lanes=4, root=tmp_path))
-    endless = RolloutConfig(policy, "cut/set-v0", steps=10**7, lanes=4, root=tmp_path)
+    whole = rollout(RolloutConfig(policy, "whole/set-v0", steps=1500, num_envs=4, root=tmp_path))
+    endless = RolloutConfig(policy, "cut/set-v0", steps=10**7, num_envs=4, root=tmp_path)
     staging = tmp_path / ".staging" / "cut" / "set-v0" / staging_key(policy, "Hopper-v5", endless)
     process = multiprocessing.get_context("fork").Process(target=rollout, args=(endless,))
     process.start()
@@ -173,7 +176,7 @@ def test_a_killed_rollout_continues_to_the_same_dataset(published, tmp_path):
     process.join()
     assert process.exitcode == -signal.SIGKILL
     assert list_datasets(tmp_path) == ["whole/set-v0"]  # nothing half-written is listed
-    continued = rollout(RolloutConfig(policy, "cut/set-v0", steps=1500, lanes=4, root=tmp_path))
+    continued = rollout(RolloutConfig(policy, "cut/set-v0", steps=1500, num_envs=4, root=tmp_path))
     assert parts(continued) == parts(whole)
     assert not staging.exists()
     data = load_dataset("cut/set-v0", root=tmp_path)

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from brrcrl_lib import cli
 from brrcrl_lib.base.errors import KitError
-from brrcrl_lib.data.frame_writer import staging_folder
 from brrcrl_lib.data.frames import FrameStore
 from brrcrl_lib.tools.importing import dqn_replay
 from brrcrl_lib.tools.importing.dqn_replay import ImportReplayConfig, import_dqn_replay
 from brrcrl_lib.tools.importing.dqn_replay_files import FrameStream, name_of
+from brrcrl_lib.tools.publishing.frame_writer import staging_folder
 
 Game = dict[str, np.ndarray]
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from brrcrl_lib.base.files import ROOT
-from brrcrl_lib.data.frame_writer import FrameWriter
 from brrcrl_lib.data.frames import FrameStore
 from brrcrl_lib.tools.publishing.cards import GAMES_BEGIN, write_cards
+from brrcrl_lib.tools.publishing.frame_writer import FrameWriter
 from brrcrl_lib.tools.publishing.game_cards import games_table, ladders_table, make_card
 from brrcrl_lib.tools.publishing.pack import export_sample, import_sample
 

@@ -17,7 +17,6 @@ from brrcrl_lib import cli
 from brrcrl_lib.base.errors import KitError
 from brrcrl_lib.base.files import ROOT
 from brrcrl_lib.base.tensors import load_tensors, save_tensors
-from brrcrl_lib.data.frame_writer import FrameWriter
 from brrcrl_lib.tools.agents.atari import AtariActor, untrained
 from brrcrl_lib.tools.agents.vectors import Actor, DqnActor, SacActor
 from brrcrl_lib.tools.collecting.collect import CollectConfig, collect
@@ -25,6 +24,7 @@ from brrcrl_lib.tools.collecting.collect_atari import AtariCollectConfig, collec
 from brrcrl_lib.tools.collecting.run_files import read_curve
 from brrcrl_lib.tools.importing.d4rl import ImportConfig, import_d4rl
 from brrcrl_lib.tools.publishing.cards import CardsConfig, cards
+from brrcrl_lib.tools.publishing.frame_writer import FrameWriter
 from brrcrl_lib.tools.publishing.pack import PackConfig, UnpackConfig, pack, unpack
 from brrcrl_lib.tools.publishing.publish import PublishConfig, publish
 from brrcrl_lib.tools.publishing.rollout import RolloutConfig, rollout

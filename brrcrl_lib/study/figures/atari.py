@@ -47,10 +47,10 @@ def with_trail(stack: np.ndarray) -> np.ndarray:
 
 def draw_ladder(axis: Axes, policies: np.ndarray, returns: np.ndarray) -> None:
     """Return of each game [n] against the policy that played it [n], untrained to best, with the policies' means."""
-    rungs = np.unique(policies)
+    checkpoints = np.unique(policies)
     axis.plot(policies, returns, "o", ms=4, color=COLORS["data"], mec="white", mew=0.3)
-    means = [returns[policies == rung].mean() for rung in rungs]
-    axis.plot(rungs, means, "D-", color=COLORS["ours"], ms=6, mec="black", lw=1.2)
+    means = [returns[policies == checkpoint].mean() for checkpoint in checkpoints]
+    axis.plot(checkpoints, means, "D-", color=COLORS["ours"], ms=6, mec="black", lw=1.2)
     axis.set(xlabel="policy, in order of training", ylabel="return of a game")
     axis.locator_params(axis="x", integer=True)
 

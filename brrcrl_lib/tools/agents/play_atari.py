@@ -9,8 +9,8 @@ import numpy as np
 
 from brrcrl_lib.data.atari import AtariEnv
 from brrcrl_lib.data.frame_format import SHAPE
-from brrcrl_lib.data.frame_writer import FrameWriter
 from brrcrl_lib.tools.agents.atari import AtariActor
+from brrcrl_lib.tools.publishing.frame_writer import FrameWriter
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class AtariGame:
     rewards: np.ndarray  # [T] float32, clipped if the environment clips
     life_lost: np.ndarray  # [T] bool
     terminated: bool  # the game was over
-    truncated: bool  # the clock ended it
+    truncated: bool  # the time limit ended it
     seed: int  # env.reset(seed=seed) started it
     score: float  # sum of what the game paid, never clipped
 
@@ -58,25 +58,25 @@ def play_games(
     queue = enumerate(seeds)
     finished: dict[int, AtariGame] = {}
     next_out = 0
-    active = [lane for lane in map(_Lane, envs) if lane.start(queue)]
+    active = [recorder for recorder in map(_Recorder, envs) if recorder.start(queue)]
     while active:
-        observations = np.stack([lane.env.stack for lane in active])  # [lanes, 4, 84, 84]
-        draws = np.array([lane.rng.random() for lane in active]) if stochastic else None
+        observations = np.stack([recorder.env.stack for recorder in active])  # [num_envs, 4, 84, 84]
+        draws = np.array([recorder.rng.random() for recorder in active]) if stochastic else None
         actions = actor.act(observations, draws)
         if on_step is not None:
             on_step(len(active))
-        for lane, action in zip(active, actions, strict=True):
-            game = lane.step(int(action))
+        for recorder, action in zip(active, actions, strict=True):
+            game = recorder.step(int(action))
             if game is not None:
-                finished[lane.order] = game
-                lane.done = not lane.start(queue)
-        active = [lane for lane in active if not lane.done]
+                finished[recorder.order] = game
+                recorder.done = not recorder.start(queue)
+        active = [recorder for recorder in active if not recorder.done]
         while next_out in finished:
             yield finished.pop(next_out)
             next_out += 1
 
 
-class _Lane:
+class _Recorder:
     """One environment and the game under way in it."""
 
     def __init__(self, env: AtariEnv) -> None:

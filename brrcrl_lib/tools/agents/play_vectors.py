@@ -7,36 +7,38 @@ from collections.abc import Callable, Iterable, Iterator
 import gymnasium as gym
 import numpy as np
 
-from brrcrl_lib.data.episodes import Episode, RoundedEnv
+from brrcrl_lib.tools.agents.episodes import Episode, RoundedEnv
 from brrcrl_lib.tools.agents.vectors import Actor
 
 
 def play_episodes(
-    actor: Actor, make_env: Callable[[], gym.Env], seeds: Iterable[int], lanes: int, stochastic: bool = True
+    actor: Actor, make_env: Callable[[], gym.Env], seeds: Iterable[int], num_envs: int, stochastic: bool = True
 ) -> Iterator[Episode]:
-    """Play one episode per seed, `lanes` of them at a time in lock-step; yield them in the order of their seeds.
+    """Play one episode per seed, `num_envs` of them at a time in lock-step; yield them in the order of their seeds.
 
     Each episode draws its start and its noise from its own seed, so what it does never depends on its neighbours.
     """
     queue = enumerate(seeds)
     finished: dict[int, Episode] = {}
     next_out = 0
-    active = [lane for lane in (_Lane(RoundedEnv(make_env())) for _ in range(lanes)) if lane.start(queue)]
+    active = [
+        recorder for recorder in (_Recorder(RoundedEnv(make_env())) for _ in range(num_envs)) if recorder.start(queue)
+    ]
     while active:
-        observations = np.stack([lane.observations[-1] for lane in active])  # [lanes, k]
-        actions = actor.decide(observations, [lane.rng for lane in active] if stochastic else None)
-        for lane, action in zip(active, actions, strict=True):
-            episode = lane.step(action)
+        observations = np.stack([recorder.observations[-1] for recorder in active])  # [num_envs, k]
+        actions = actor.decide(observations, [recorder.rng for recorder in active] if stochastic else None)
+        for recorder, action in zip(active, actions, strict=True):
+            episode = recorder.step(action)
             if episode is not None:
-                finished[lane.order] = episode
-                lane.done = not lane.start(queue)
-        active = [lane for lane in active if not lane.done]
+                finished[recorder.order] = episode
+                recorder.done = not recorder.start(queue)
+        active = [recorder for recorder in active if not recorder.done]
         while next_out in finished:
             yield finished.pop(next_out)
             next_out += 1
 
 
-class _Lane:
+class _Recorder:
     """One environment and the episode under way in it."""
 
     def __init__(self, env: RoundedEnv) -> None:

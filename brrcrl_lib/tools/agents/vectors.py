@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from brrcrl_lib.base.limits import each, whole
-from brrcrl_lib.data.episodes import round_mantissa
+from brrcrl_lib.tools.agents.episodes import round_mantissa
 from brrcrl_lib.tools.agents.policy_files import build, load_policy, save_policy
 
 

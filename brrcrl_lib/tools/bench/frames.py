@@ -13,8 +13,8 @@ import torch
 from brrcrl_lib.base.devices import generator
 from brrcrl_lib.base.files import write_json
 from brrcrl_lib.data.frame_format import EPISODE, FORMAT, SHAPE, STACK, STEP, TERMINATED, VERSION, file_sizes
-from brrcrl_lib.data.frame_writer import FrameWriter
 from brrcrl_lib.data.frames import FrameStore
+from brrcrl_lib.tools.publishing.frame_writer import FrameWriter
 
 GAME = 1_000
 """Steps per game of the stores that are measured."""

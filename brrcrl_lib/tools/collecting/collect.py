@@ -25,9 +25,9 @@ from tqdm.auto import tqdm
 from brrcrl_lib.base.environments import make_env
 from brrcrl_lib.base.files import locked, write_csv
 from brrcrl_lib.base.limits import Count, Discount, EnvId, Name, OutPath, Rate, check_settings, whole
-from brrcrl_lib.data.episodes import Episode, RoundedEnv
 from brrcrl_lib.data.registry import DatasetError
-from brrcrl_lib.data.storage import FlatEpisodes, read_part, write_part
+from brrcrl_lib.data.storage import FlatEpisodes, read_part
+from brrcrl_lib.tools.agents.episodes import Episode, RoundedEnv
 from brrcrl_lib.tools.agents.play_vectors import play_episodes
 from brrcrl_lib.tools.collecting.learners import make_learner
 from brrcrl_lib.tools.collecting.run_files import (
@@ -41,6 +41,7 @@ from brrcrl_lib.tools.collecting.run_files import (
     state_path,
     write_settings,
 )
+from brrcrl_lib.tools.publishing.minari_writer import flatten, write_part
 from brrcrl_lib.tools.publishing.publish import PublishConfig, publish
 
 __all__ = ["CollectConfig", "collect", "read_curve"]
@@ -132,7 +133,7 @@ class _Collector:
             episodes.append(self._play_and_learn())
             bar.update(len(episodes[-1]))
         self.interval += 1
-        write_part(part_path(self.config.out, self.interval), FlatEpisodes.from_episodes(episodes))
+        write_part(part_path(self.config.out, self.interval), flatten(episodes))
         self._evaluate(episodes, time.perf_counter() - started)
         self._save()
 
@@ -167,7 +168,11 @@ class _Collector:
         seeds = range(EVALUATION_SEED, EVALUATION_SEED + self.config.evaluation_episodes)
         played = list(
             play_episodes(
-                actor, lambda: make_env(self.config.env), seeds, lanes=self.config.evaluation_episodes, stochastic=False
+                actor,
+                lambda: make_env(self.config.env),
+                seeds,
+                num_envs=self.config.evaluation_episodes,
+                stochastic=False,
             )
         )
         returns = np.array([episode.total_reward for episode in played])

@@ -19,18 +19,7 @@ import numpy as np
 import torch
 
 from brrcrl_lib.base.devices import track
-from brrcrl_lib.base.files import (
-    ROOT,
-    check_replaceable,
-    git_revision,
-    locked,
-    partial_path,
-    remove,
-    replace_folder,
-    versions,
-    write_csv,
-    write_json,
-)
+from brrcrl_lib.base.files import ROOT, git_revision, locked, partial_path, remove, versions, write_csv, write_json
 from brrcrl_lib.base.limits import Count, EnvId, Name, OutPath, Seed, check_settings, whole
 from brrcrl_lib.data.atari import AtariConfig, AtariEnv, env_id, rom_name
 from brrcrl_lib.data.registry import DatasetError
@@ -44,6 +33,7 @@ from brrcrl_lib.tools.collecting.run_files import (
     state_path,
     write_settings,
 )
+from brrcrl_lib.tools.publishing.folders import check_replaceable, replace_folder
 
 LARGEST_LADDER = 8_000_000
 """Bytes that the policies of one game may take."""
@@ -156,7 +146,7 @@ def snapshot_path(run: Path, step: int) -> Path:
 # -- publishing ----------------------------------------------------------------------------------------------------
 
 
-def choose_rungs(curve: list[dict[str, Any]], count: int) -> list[int]:
+def choose_checkpoints(curve: list[dict[str, Any]], count: int) -> list[int]:
     """Indices of `count` points of the curve: the untrained one, the best, and returns evenly between the two.
 
     The best is the latest whose mean return comes within one standard error of the highest: among many noisy points
@@ -193,7 +183,7 @@ def publish_ladder(config: AtariCollectConfig, curve: list[dict[str, Any]]) -> P
         AtariEnv(config.env, AtariConfig(sticky_actions=config.sticky_actions)) for _ in range(config.measuring_games)
     ]
     rows = []
-    for index in track(choose_rungs(curve, config.rungs), desc="measuring", unit="policy"):
+    for index in track(choose_checkpoints(curve, config.rungs), desc="measuring", unit="policy"):
         source = snapshot_path(config.out, curve[index]["step"])
         actor = AtariActor.load(source)
         seeds = range(EVALUATION_SEED, EVALUATION_SEED + config.measuring_games)

@@ -13,8 +13,8 @@ import torch
 
 from brrcrl_lib.base.errors import KitError
 from brrcrl_lib.base.tensors import optimizer_tensors, restore_optimizer, section
-from brrcrl_lib.data.episodes import round_mantissa
 from brrcrl_lib.data.storage import FlatEpisodes
+from brrcrl_lib.tools.agents.episodes import round_mantissa
 from brrcrl_lib.tools.agents.vectors import Actor, DqnActor, SacActor
 
 if TYPE_CHECKING:
@@ -179,4 +179,4 @@ def make_learner(config: CollectConfig, env: gym.Env) -> Learner:
         return SacLearner(config, env)
     if isinstance(env.action_space, gym.spaces.Discrete):
         return DqnLearner(config, env)
-    raise KitError(f"{config.env} has actions {env.action_space}; SAC needs a box and DQN a discrete set of them")
+    raise KitError(f"{config.env} has actions {env.action_space}; SAC needs a box and DQN discrete ones")

@@ -1,7 +1,7 @@
 """`brrcrl data import-d4rl`: D4RL's flat HDF5 files become Minari datasets.
 
 D4RL stores one long table. Row t holds observations, actions, rewards, terminals, timeouts and, in some files,
-next_observations. Episodes end at terminals (the task ended) and at timeouts (the clock did); rows after the last
+next_observations. Episodes end at terminals (the task ended) and at timeouts (the time limit did); rows after the last
 end belong to an episode that the recording cut off. The table is read in chunks, so its size does not matter.
 """
 
@@ -22,8 +22,9 @@ from brrcrl_lib.base.files import git_revision, versions
 from brrcrl_lib.base.limits import Count, EnvId, OutPath, check_settings
 from brrcrl_lib.data.hdf5 import check_memory, numbers, reading
 from brrcrl_lib.data.registry import DatasetError, data_root
-from brrcrl_lib.data.storage import FlatEpisodes, check_free, write_dataset
+from brrcrl_lib.data.storage import FlatEpisodes
 from brrcrl_lib.tools.publishing.cards import episode_statistics
+from brrcrl_lib.tools.publishing.minari_writer import check_free, write_dataset
 
 REQUIRED = ("observations", "actions", "rewards", "terminals", "timeouts")
 KNOWN_ROWS = {

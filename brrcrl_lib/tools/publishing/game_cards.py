@@ -20,7 +20,7 @@ SHOWN = ("env", "seed", "first_game_seed", "lanes", "sticky_actions", "clip_rewa
 
 
 LADDER = {"policies": each(RECORD), "bytes": whole(0)}
-RUNG = {
+POLICY = {
     "step": whole(0),
     "fresh_return_mean": number(),
     "fresh_return_std": number(),
@@ -107,7 +107,7 @@ def ladders_table(data: Path) -> str:
     for file in _in_order(data.glob("policies/atari/*/ladder.json"), lambda path: path.parent.name):
         game, card = file.parent.name, read_json(file, LADDER, None, DatasetError)
         for row in card["policies"]:
-            check_fields(row, f"{file} (policies)", RUNG, None, DatasetError)
+            check_fields(row, f"{file} (policies)", POLICY, None, DatasetError)
         if not card["policies"]:
             raise DatasetError(f"{file} names no policies; publish the ladder again")
         first, best = card["policies"][0], max(card["policies"], key=lambda row: row["fresh_return_mean"])

@@ -9,20 +9,23 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import torch
+import tyro
 
 from brrcrl_lib.base.devices import track
-from brrcrl_lib.base.files import ROOT, check_replaceable, git_revision, settle_below, sha256, versions, write_json
+from brrcrl_lib.base.files import ROOT, git_revision, settle_below, sha256, versions, write_json
 from brrcrl_lib.base.limits import Count, Names, Seed, check_settings
 from brrcrl_lib.data.atari import AtariConfig, AtariEnv, env_id, rom_name
 from brrcrl_lib.data.frame_format import frames_root
-from brrcrl_lib.data.frame_writer import FrameWriter
 from brrcrl_lib.data.frames import FrameStore
 from brrcrl_lib.data.registry import DatasetError, nearest
 from brrcrl_lib.tools.agents.atari import AtariActor
 from brrcrl_lib.tools.agents.play_atari import play_games
+from brrcrl_lib.tools.publishing.folders import check_replaceable
+from brrcrl_lib.tools.publishing.frame_writer import FrameWriter
 from brrcrl_lib.tools.publishing.game_cards import card_text, make_card
 
 FIRST_GAME_SEED = 2_000_000_000
@@ -41,7 +44,7 @@ class LadderConfig:
     """Choose another number for other games of the same policies."""
     name: Names | None = None
     """Name of the store; by default ladder/pong for pong."""
-    lanes: Count = 8
+    num_envs: Annotated[Count, tyro.conf.arg(aliases=["--lanes"])] = 8
     """Games played side by side."""
     sticky_actions: bool = False
     """Each screen repeats the previous action with probability 0.25."""
@@ -85,32 +88,32 @@ def ladder_folder(game: str) -> Path:
 
 def load_ladder(folder: Path) -> list[tuple[Path, AtariActor]]:
     """The policies of a folder, in the order of their names, all of the same game."""
-    rungs = [(file, AtariActor.load(file)) for file in sorted(folder.glob("*.safetensors"))]
-    if not rungs:
+    checkpoints = [(file, AtariActor.load(file)) for file in sorted(folder.glob("*.safetensors"))]
+    if not checkpoints:
         raise DatasetError(f"no policies (*.safetensors) in {folder}")
-    games = {actor.about.get("env") for _, actor in rungs}
+    games = {actor.about.get("env") for _, actor in checkpoints}
     if len(games) > 1 or None in games:
         raise DatasetError(f"the policies in {folder} do not name one game; they name {sorted(map(str, games))}")
-    return rungs
+    return checkpoints
 
 
 def ladder(config: LadderConfig) -> LadderReport:
     """Run or continue a rollout of all policies; the finished store has a card.json and a card.txt."""
     check_settings(config)
     folder = ladder_folder(config.ladder)
-    rungs = load_ladder(folder)
-    game = rungs[0][1].about["env"]
+    checkpoints = load_ladder(folder)
+    game = checkpoints[0][1].about["env"]
     target = frames_root(config.root) / (config.name or f"ladder/{rom_name(game)}")
     check_replaceable(target, "store.json", config.overwrite)
     play = AtariConfig(
         sticky_actions=config.sticky_actions, clip_rewards=config.clip_rewards, max_frames=config.max_frames
     )
     first = AtariEnv(game, play)
-    wrong = [file.name for file, actor in rungs if actor.actions != first.action_space.n]
+    wrong = [file.name for file, actor in checkpoints if actor.actions != first.action_space.n]
     if wrong:
         raise DatasetError(f"{game} has {first.action_space.n} actions; {', '.join(wrong)} in {folder} have others")
     torch.set_num_threads(1)
-    lanes = min(config.lanes, max(1, config.steps // (250 * len(rungs))))
+    num_envs = min(config.num_envs, max(1, config.steps // (250 * len(checkpoints))))
     about = {
         "env": game,
         "kind": "ladder",
@@ -119,13 +122,13 @@ def ladder(config: LadderConfig) -> LadderReport:
         **play.describe(),
         "seed": config.seed,
         "first_game_seed": FIRST_GAME_SEED + 1_000_000 * config.seed,
-        "lanes": lanes,
+        "lanes": num_envs,
         "steps_wanted": config.steps,
-        "policies": [{"file": file.name, "sha256": sha256(file), **actor.about} for file, actor in rungs],
+        "policies": [{"file": file.name, "sha256": sha256(file), **actor.about} for file, actor in checkpoints],
     }
     with FrameWriter(target, about, overwrite=config.overwrite) as writer:
-        envs = [first, *(AtariEnv(game, play) for _ in range(lanes - 1))]
-        _fill(writer, [actor for _, actor in rungs], envs, config)
+        envs = [first, *(AtariEnv(game, play) for _ in range(num_envs - 1))]
+        _fill(writer, [actor for _, actor in checkpoints], envs, config)
         writer.drop_open()
         writer.commit(**writer.progress)
         card = make_card(FrameStore(writer.folder))

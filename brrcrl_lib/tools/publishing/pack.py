@@ -21,8 +21,8 @@ from brrcrl_lib.base.limits import NAMES, Count, Names, OutPath, check, check_se
 from brrcrl_lib.data.frame_format import EPISODE, STEP, frames_root
 from brrcrl_lib.data.frames import FrameStore, open_frames
 from brrcrl_lib.data.registry import DatasetError
-from brrcrl_lib.data.samples import LARGEST_BLOCK, import_sample
 from brrcrl_lib.tools.publishing.game_cards import make_card
+from brrcrl_lib.tools.publishing.samples import LARGEST_BLOCK, import_sample
 
 BLOCK_BYTES = 64_000_000
 """Frames that are compressed together: LZMA looks back as far."""

@@ -1,15 +1,25 @@
-"""`prepare`: build what opening a dataset of games would miss, from what ships."""
+"""`prepare` and `open_prepared`: make of what ships what opening a dataset of games would miss."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from brrcrl_lib.data.atari import rom_name
+from brrcrl_lib.data.batch import Source
 from brrcrl_lib.data.frame_format import frames_root
-from brrcrl_lib.data.frames import FrameStore, is_frames, open_frames
-from brrcrl_lib.data.open import LADDER_SEED, LADDER_STEPS, rollout_command
+from brrcrl_lib.data.frames import is_frames, open_frames
+from brrcrl_lib.data.open import LADDER_SEED, LADDER_STEPS, open_source, rollout_command
 from brrcrl_lib.data.registry import DatasetError
-from brrcrl_lib.data.samples import unpack_shipped
 from brrcrl_lib.tools.publishing.ladder import LadderConfig, ladder
+from brrcrl_lib.tools.publishing.samples import unpack_shipped
 from brrcrl_lib.worlds import DatasetName
+
+
+def open_prepared(dataset_id: str, **options: Any) -> Source:
+    """`open_source`, after unpacking a sample that is not there; ladders, a gigabyte each, wait for `prepare`."""
+    if _shipped(dataset_id)[0] == "sample":
+        prepare(dataset_id)
+    return open_source(dataset_id, **options)
 
 
 def prepare(dataset_id: str) -> str | None:
@@ -20,19 +30,21 @@ def prepare(dataset_id: str) -> str | None:
     """
     if not is_frames(dataset_id):
         return None
-    name = DatasetName.parse(dataset_id)
-    kind, game = ("", "") if name.namespace else (name.kind, name.world_name)
+    kind, game = _shipped(dataset_id)
     if kind == "sample":
         unpack_shipped(rom_name(game))
-    elif kind == "ladder":
-        folder = frames_root() / dataset_id
-        if not (folder / "store.json").is_file():
-            ladder(LadderConfig(rom_name(game), steps=LADDER_STEPS, seed=LADDER_SEED))
-        found = FrameStore(folder)
-        if len(found) < LADDER_STEPS or found.about.get("seed") != LADDER_SEED:
-            command = f"{rollout_command(rom_name(game))} --overwrite"
-            raise DatasetError(
-                f"{folder} holds {len(found):,} transitions of seed {found.about.get('seed')}; results want "
-                f"{LADDER_STEPS:,} of seed {LADDER_SEED}: `{command}` builds them"
-            )
-    return open_frames(dataset_id).fingerprint
+    if kind == "ladder" and not (frames_root() / dataset_id / "store.json").is_file():
+        ladder(LadderConfig(rom_name(game), steps=LADDER_STEPS, seed=LADDER_SEED))
+    store = open_frames(dataset_id)
+    if kind == "ladder" and (len(store) < LADDER_STEPS or store.about.get("seed") != LADDER_SEED):
+        raise DatasetError(
+            f"{store.folder} holds {len(store):,} transitions of seed {store.about.get('seed')}; results want "
+            f"{LADDER_STEPS:,} of seed {LADDER_SEED}: `{rollout_command(rom_name(game))} --overwrite` builds them"
+        )
+    return store.fingerprint
+
+
+def _shipped(dataset_id: str) -> tuple[str, str]:
+    """Kind (ladder, sample) and game of a dataset that can be made of what ships."""
+    name = DatasetName.parse(dataset_id)
+    return ("", "") if name.namespace else (name.kind, name.world_name)

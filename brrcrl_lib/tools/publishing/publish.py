@@ -14,17 +14,19 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
+import tyro
 
 from brrcrl_lib.base.environments import make_env
 from brrcrl_lib.base.files import write_csv
 from brrcrl_lib.base.limits import Count, Name, check_fields, check_settings, number, whole
-from brrcrl_lib.data.episodes import RoundedEnv
 from brrcrl_lib.data.registry import DatasetError, data_root
-from brrcrl_lib.data.storage import FlatEpisodes, check_free, merge_parts, part_paths, read_part, write_dataset
+from brrcrl_lib.data.storage import FlatEpisodes, part_paths, read_part
+from brrcrl_lib.tools.agents.episodes import RoundedEnv
 from brrcrl_lib.tools.agents.play_vectors import play_episodes
 from brrcrl_lib.tools.agents.vectors import Actor
 from brrcrl_lib.tools.collecting.run_files import EVALUATION_SEED, part_path, read_curve, read_settings, snapshot_path
 from brrcrl_lib.tools.publishing.cards import episode_statistics, provenance, write_cards
+from brrcrl_lib.tools.publishing.minari_writer import check_free, merge_parts, write_dataset
 from brrcrl_lib.tools.publishing.rollout import RolloutConfig, rollout
 
 FRESH_SEED = EVALUATION_SEED + 10_000
@@ -49,7 +51,7 @@ class PublishConfig:
     """A policy is medium from this share of the expert's return on."""
     steps: Count = 50_000
     """Transitions of medium and of expert."""
-    lanes: Count = 16
+    num_envs: Annotated[Count, tyro.conf.arg(aliases=["--lanes"])] = 16
     """Environments played side by side."""
     fresh_episodes: Count = 10
     """Episodes of the mean action that measure each policy anew."""
@@ -89,7 +91,7 @@ def publish(config: PublishConfig) -> dict[str, Path]:
     for seed, (kind, about) in enumerate({"medium": medium, "expert": expert}.items()):
         policy = policies / f"{config.name}-{kind}.safetensors"
         Actor.load(snapshot_path(config.run, about["step"])).save(policy, **about)
-        request = RolloutConfig(policy, ids[kind], config.steps, None, config.lanes, seed, False, root, True)
+        request = RolloutConfig(policy, ids[kind], config.steps, None, config.num_envs, seed, False, root, True)
         extra = {"kind": kind, **shared, "share_of_expert": share if kind == "medium" else 1.0}
         folders[kind] = rollout(request, extra)
     write_csv(policies / f"{config.name}-learning-curve.csv", curve)

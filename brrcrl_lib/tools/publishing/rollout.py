@@ -10,24 +10,26 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import gymnasium as gym
 import h5py
 import numpy as np
 import torch
+import tyro
 
 from brrcrl_lib.base.devices import track
 from brrcrl_lib.base.environments import make_env
 from brrcrl_lib.base.files import locked, remove, sha256
 from brrcrl_lib.base.limits import Count, EnvId, OutPath, Seed, check_settings
-from brrcrl_lib.data.episodes import Episode, RoundedEnv
 from brrcrl_lib.data.hdf5 import numbers, reading
 from brrcrl_lib.data.registry import DatasetError, data_root
-from brrcrl_lib.data.storage import FlatEpisodes, check_free, merge_parts, write_dataset, write_part
+from brrcrl_lib.data.storage import FlatEpisodes
+from brrcrl_lib.tools.agents.episodes import Episode, RoundedEnv
 from brrcrl_lib.tools.agents.play_vectors import play_episodes
 from brrcrl_lib.tools.agents.vectors import Actor, check_fit
 from brrcrl_lib.tools.publishing.cards import episode_statistics, provenance
+from brrcrl_lib.tools.publishing.minari_writer import check_free, flatten, merge_parts, write_dataset, write_part
 
 ROLLOUT_SEED = 1_000_000_000
 """Rollouts start from here, apart from the seeds of training and evaluation episodes."""
@@ -48,7 +50,7 @@ class RolloutConfig:
     """Transitions to record; the last episode is kept whole."""
     env: EnvId | None = None
     """Gymnasium id; by default the one that the policy was trained in."""
-    lanes: Count = 16
+    num_envs: Annotated[Count, tyro.conf.arg(aliases=["--lanes"])] = 16
     """Environments played side by side."""
     seed: Seed = 0
     """Choose another number for other episodes of the same policy."""
@@ -82,7 +84,7 @@ def rollout(config: RolloutConfig, extra: dict[str, Any] | None = None) -> Path:
             lambda: make_env(env_id),
             first_seed,
             config.steps,
-            config.lanes,
+            config.num_envs,
             not config.deterministic,
             staging / staging_key(config.policy, env_id, config),
         )
@@ -105,7 +107,7 @@ def rollout(config: RolloutConfig, extra: dict[str, Any] | None = None) -> Path:
                     "env": env_id,
                     "policy": {"file": config.policy.name, "sha256": sha256(config.policy), **actor.about},
                     "first_seed": first_seed,
-                    "lanes": config.lanes,
+                    "lanes": config.num_envs,
                     **episode_statistics(pieces),
                     **provenance(),
                     **(extra or {}),
@@ -120,7 +122,7 @@ def rollout(config: RolloutConfig, extra: dict[str, Any] | None = None) -> Path:
 def staging_key(policy: Path, env_id: str, config: RolloutConfig) -> str:
     """Name of the staging folder: blocks are taken up again only if everything that shaped them is the same."""
     mode = "mean" if config.deterministic else "sampled"
-    return f"{sha256(policy)[:12]}-{env_id.replace('/', '_')}-{mode}-lanes{config.lanes}-seed{config.seed}"
+    return f"{sha256(policy)[:12]}-{env_id.replace('/', '_')}-{mode}-lanes{config.num_envs}-seed{config.seed}"
 
 
 def play_blocks(
@@ -128,22 +130,22 @@ def play_blocks(
     make_env: Callable[[], gym.Env],
     first_seed: int,
     steps: int,
-    lanes: int,
+    num_envs: int,
     stochastic: bool,
     staging: Path,
 ) -> list[Path]:
     """Files with whole episodes of at least `steps` transitions in all; those that exist are not played again."""
     files: list[Path] = []
-    pool = itertools.cycle([_StaysOpen(make_env()) for _ in range(lanes)])  # made once, used by every block
-    recorded, block = 0, 2 * lanes
+    pool = itertools.cycle([_StaysOpen(make_env()) for _ in range(num_envs)])  # made once, used by every block
+    recorded, block = 0, 2 * num_envs
     bar = track(total=steps, unit="step", desc="rollout")
     while recorded < steps:
         number = len(files)
         file = staging / f"block-{number:05d}.hdf5"
         if not file.exists():
             seeds = range(first_seed + number * block, first_seed + (number + 1) * block)
-            played: list[Episode] = list(play_episodes(actor, lambda: next(pool), seeds, lanes, stochastic))
-            write_part(file, FlatEpisodes.from_episodes(played))
+            played: list[Episode] = list(play_episodes(actor, lambda: next(pool), seeds, num_envs, stochastic))
+            write_part(file, flatten(played))
         with reading(file), h5py.File(file, "r") as stored:
             length = int(np.sum(numbers(stored, "lengths")[()]))
         files.append(file)

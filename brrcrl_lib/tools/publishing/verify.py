@@ -18,8 +18,10 @@ from brrcrl_lib.base.limits import RECORD, check_fields, check_settings, number,
 from brrcrl_lib.data.hdf5 import reading
 from brrcrl_lib.data.minari import check_hash, load_dataset, read_episodes
 from brrcrl_lib.data.registry import DatasetError, data_root, dataset_folder, list_datasets, read_metadata
-from brrcrl_lib.data.storage import FIELDS, Episode, FlatEpisodes, part_paths
+from brrcrl_lib.data.storage import FIELDS, FlatEpisodes, part_paths
 from brrcrl_lib.data.vectors import OfflineDataset
+from brrcrl_lib.tools.agents.episodes import Episode
+from brrcrl_lib.tools.publishing.minari_writer import episode_of
 
 CARD = {"return_mean": number(), "versions": RECORD}
 REPLAY_TOLERANCE = 1e-4
@@ -116,7 +118,7 @@ def _compare_view(folder: Path, flat: FlatEpisodes) -> tuple[bool, str]:
     file = folder / "main_data.hdf5"
     with reading(file), h5py.File(file, "r") as view:
         for index in numbers:
-            group, episode = view[f"episode_{index}"], flat.episode(index)
+            group, episode = view[f"episode_{index}"], episode_of(flat, index)
             same = np.array_equal(group["observations"][()], episode.observations) and all(
                 np.array_equal(group[name][()], getattr(episode, name)) for name in ("actions", "rewards")
             )
@@ -127,7 +129,7 @@ def _compare_view(folder: Path, flat: FlatEpisodes) -> tuple[bool, str]:
 
 def _compare_returns(data: OfflineDataset, flat: FlatEpisodes, card: dict[str, Any]) -> tuple[bool, str]:
     """Sums of rewards against the RTG of first steps (discount 1) and against the card."""
-    sums = np.array([flat.episode(number).total_reward for number in range(len(flat))])
+    sums = np.array([episode_of(flat, number).total_reward for number in range(len(flat))])
     deviation = float(np.abs(sums - data.rtg[data.starts].double().numpy()).max())
     scale = max(1.0, float(np.abs(sums).max()))
     said = card.get("return_mean")
@@ -143,7 +145,7 @@ def _replay(data: OfflineDataset, flat: FlatEpisodes, card: dict[str, Any], coun
         return True, "skipped: no seeds recorded"
     env = data.make_env()
     numbers = seeded[_spread(len(seeded), count)]
-    deviation = max(replay_deviation(env, flat.episode(int(number))) for number in numbers)
+    deviation = max(replay_deviation(env, episode_of(flat, int(number))) for number in numbers)
     env.close()
     details = f"{len(numbers)} episodes, rewards deviate by at most {deviation:.1e}"
     recorded, here = (card.get("versions") or {}).get("mujoco"), versions()["mujoco"]

@@ -16,13 +16,13 @@ from pathlib import Path
 import numpy as np
 
 from brrcrl_lib.base.errors import KitError
-from brrcrl_lib.base.files import ROOT, locked, sha256
+from brrcrl_lib.base.files import locked, sha256
 from brrcrl_lib.base.limits import RECORD, each, parse_json, whole
+from brrcrl_lib.data import open as opening
 from brrcrl_lib.data.frame_format import ENDED, EPISODE, LIFE_LOST, STEP, TERMINATED, TRUNCATED, frames_root, read_about
-from brrcrl_lib.data.frame_writer import FrameWriter
 from brrcrl_lib.data.registry import DatasetError
+from brrcrl_lib.tools.publishing.frame_writer import FrameWriter
 
-SAMPLES = ROOT / "data" / "atari"
 LARGEST_BLOCK = 256_000_000
 """Bytes of a block when it is unpacked; the longest game that the kit plays has 190 million."""
 LZMA_MEMORY = 200_000_000
@@ -57,13 +57,12 @@ def import_sample(path: Path, target: Path, overwrite: bool = False) -> Path:
 
 def unpack_shipped(game: str) -> Path:
     """The store sample/<game> of the sample that ships as data/atari/<game>.npz, made anew when another one ships."""
-    file, folder = SAMPLES / f"{game}.npz", frames_root() / "sample" / game
+    file, folder = opening.SAMPLES / f"{game}.npz", frames_root() / "sample" / game
     here = _stamp(folder) is not None
     if not file.is_file():
         if here:
             return folder
-        commands = f"`brrcrl data rollout --ladder {game}` and `brrcrl data pack ladder/{game} --out {file}`"
-        raise DatasetError(f"no sample of {game} at {file}; {commands} make one")
+        raise DatasetError(f"no sample of {game} at {file}; `{opening.unpack_command(game)}` makes one")
     if not here or read_about(folder)["about"].get("packed_sha256") != sha256(file):
         import_sample(file, folder, overwrite=True)
     return folder

@@ -19,7 +19,7 @@ class Episode:
     actions: np.ndarray  # [T, action size]
     rewards: np.ndarray  # [T]
     terminated: bool  # ended by the task (a fall), so the future is worth nothing
-    truncated: bool  # cut off by the clock, so the future is unknown
+    truncated: bool  # cut off by the time limit, so the future is unknown
     seed: int  # env.reset(seed=seed) started it
 
     def __len__(self) -> int:

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from brrcrl_lib.base.files import check_replaceable, explain, locked, remove, replace_folder, write_json
+from brrcrl_lib.base.files import explain, locked, remove, write_json
 from brrcrl_lib.data.frame_format import (
     ENDED,
     EPISODE,
@@ -27,6 +27,7 @@ from brrcrl_lib.data.frame_format import (
     read_about,
 )
 from brrcrl_lib.data.registry import DatasetError
+from brrcrl_lib.tools.publishing.folders import check_replaceable, replace_folder
 
 
 class FrameWriter:
@@ -95,7 +96,7 @@ class FrameWriter:
         actions: np.ndarray,  # [n], 0 to 255
         rewards: np.ndarray,  # [n]
         terminated: np.ndarray,  # [n] bool: the game was over after this step
-        truncated: np.ndarray | None = None,  # [n] bool: the clock or the recording ended here
+        truncated: np.ndarray | None = None,  # [n] bool: the time limit or the recording ended here
         life_lost: np.ndarray | None = None,  # [n] bool
         policy: int = -1,
         seed: int = -1,
