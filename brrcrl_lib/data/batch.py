@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 KINDS = ("box", "discrete", "pixels")
-"""What a method must be able to take: vectors and a box of actions, vectors and discrete actions, frames and buttons."""
+"""What a method must take: vectors and a box of actions, vectors and discrete actions, frames and buttons."""
 
 
 @dataclass(frozen=True)
