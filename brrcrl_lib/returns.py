@@ -137,14 +137,6 @@ class ReturnBuckets:
         values = torch.as_tensor(returns)
         return Outside(int((values < self.low).sum()), int((values > self.high).sum()), values.numel())
 
-    def refuse_outside(self, returns: Any) -> None:
-        """Raise if `encode` would clip any of `returns`: for configurations that do not ask for clipping."""
-        outside = self.count_outside(returns)
-        if outside.below or outside.above:
-            raise KitError(
-                f"{outside} [{self.low:g}, {self.high:g}]; widen V_min and V_max, or ask for clipping by name"
-            )
-
     def _check_last(self, probabilities: Tensor) -> None:
         if probabilities.shape[-1] != self.count:
             raise ValueError(f"expected {self.count} buckets in the last dimension; got {tuple(probabilities.shape)}")

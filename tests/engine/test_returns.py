@@ -163,13 +163,10 @@ def test_the_authors_ranges_are_found_by_dataset():
         ReturnBuckets.from_authors("mujoco/ant/simple-v0")
 
 
-def test_returns_outside_are_counted_and_refused_unless_clipping_is_asked_for():
+def test_returns_outside_are_counted_and_clipped():
     buckets = ReturnBuckets(0, 100, 10)
     returns = torch.tensor([-1.0, 0, 50, 100, 101, 500])
     assert buckets.count_outside(returns) == (1, 2, 6)
-    with pytest.raises(ValueError, match="1 of 6 returns lie below the range, 2 above it"):
-        buckets.refuse_outside(returns)
-    buckets.refuse_outside(returns[1:4])
     assert buckets.encode(returns).tolist() == [0, 0, 5, 9, 9, 9]
 
 

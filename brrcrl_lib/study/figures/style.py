@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 
 import matplotlib as mpl
-import matplotlib.pyplot as plt
 from cycler import cycler
 from matplotlib.figure import Figure
 
@@ -75,7 +74,3 @@ def save_figure(figure: Figure, name: str, smoke: bool = False) -> Path:
     with atomic_path(path) as temporary:
         figure.savefig(temporary, format="png", metadata={"Software": None})
     return path
-
-
-def close_all() -> None:
-    plt.close("all")
