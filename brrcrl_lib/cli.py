@@ -103,7 +103,19 @@ COMMANDS = {  # name: (module, configuration, function, what it does)
         "study.experiments.running",
         "ExperimentConfig",
         "run_grid",
-        "run a grid of experiments; resumable",
+        "run a grid of experiments, here or on a cluster; resumable",
+    ),
+    "experiments status": (
+        "study.experiments.status",
+        "StatusConfig",
+        "status_command",
+        "how far a grid is, and how long the rest takes",
+    ),
+    "experiments merge": (
+        "study.experiments.recording",
+        "MergeConfig",
+        "merge_command",
+        "write the finished cells of a grid to its CSV file",
     ),
     "bench": ("tools.bench.bench", "BenchConfig", "bench", "measure speed side by side"),
 }
@@ -118,6 +130,8 @@ LEADING = {
     "data unpack": "--file",
     "data verify": "--ids",
     "experiments run": "--grid",
+    "experiments status": "--grid",
+    "experiments merge": "--grid",
 }
 """Flags whose name may be left out when their value comes first: `brrcrl data import-d4rl FILE --env ...`."""
 

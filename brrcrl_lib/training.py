@@ -11,13 +11,14 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from torch import Tensor
 
 from brrcrl_lib.base.devices import generator, pick_device, track
 from brrcrl_lib.base.files import git_revision, versions, write_csv, write_json
+from brrcrl_lib.base.locks import hold_folder
 from brrcrl_lib.checkpoints import (
     Checkpoint,
     CheckpointError,
@@ -80,8 +81,11 @@ def fit(
 ) -> Run:
     """Train on `source`; write the run to `out` if given. `resume` continues from out/checkpoint.safetensors."""
     trainer = Trainer(config, split(config, source)[0], pick_device(config.device), out, preset)
-    trainer.begin(resume)
-    trainer.train()
+    try:
+        trainer.begin(resume)
+        trainer.train()
+    finally:
+        trainer.let_go()
     return Run(trainer.method, config, trainer.about(), trainer.metrics)
 
 
@@ -97,6 +101,7 @@ class Trainer:
         self.generator = generator(config.seed, self.source.device)
         self.step, self.seconds = 0, 0.0
         self.metrics: list[dict[str, float]] = []
+        self.lock: IO[str] | None = None
 
     def about(self) -> dict[str, Any]:
         facts = self.method.facts
@@ -118,6 +123,7 @@ class Trainer:
         """Take up the run in `out`, if there is one and it was asked for; then write config.json."""
         if self.out is None:
             return
+        self.lock = hold_folder(self.out, "training in")
         path = self.out / "checkpoint.safetensors"
         if path.exists() and not resume:
             raise FileExistsError(
@@ -126,6 +132,11 @@ class Trainer:
         if path.exists():
             self.restore(Checkpoint.load(path))
         write_json(self.out / "config.json", {"config": config_dict(self.config), **self.about()})
+
+    def let_go(self) -> None:
+        """Others may train in `out` again."""
+        if self.lock is not None:
+            self.lock.close()
 
     def train(self) -> None:
         config = self.config

@@ -11,6 +11,7 @@ import importlib.util
 import os
 import pkgutil
 import sys
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import is_dataclass
 from importlib import import_module
@@ -46,6 +47,8 @@ class Method:
     """How it is played: a frozen dataclass."""
     acting: ClassVar[tuple[str, ...]] = ("model",)
     """The modules that playing needs; an exported model has no others."""
+    resources: ClassVar[Mapping[str, float]] = {"cpus": 1, "gpus": 0.0}
+    """What one training of it asks of a cluster; a share of a GPU (0.25) lets several have one."""
     needs: Needs = TRANSITIONS
     """What it wants to see of each transition. May be set in `build`, where it depends on the configuration."""
 
