@@ -1,6 +1,7 @@
 """A plugin for tests of runners: cloning that writes down every step it takes, can be slow, and can be killed.
 
-BRRCRL_METHODS=tests/fragile.py brings the method and the grids; FRAGILE_NOTES names the folder for the notes.
+BRRCRL_METHODS=tests/fragile.py brings the method and the grids; FRAGILE_NOTES names the folder for the notes,
+FRAGILE_PAUSE seconds of sleep per step.
 """
 
 from __future__ import annotations
@@ -48,13 +49,13 @@ class Fragile(Cloning):
                 killed.write_text("x" * (times + 1))
                 print("out of memory, for instance", file=sys.stderr, flush=True)
                 os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(self.config.pause)
+        time.sleep(self.config.pause or float(os.environ.get("FRAGILE_PAUSE", "0")))
         return super().update(batch, step, generator)
 
 
 BOTH = ({"mode": "best"}, {"mode": "sample"})
 PLAIN = {"method": "fragile"}
 GRIDS["quick"] = (Block((DATASET,), (PLAIN,), (0, 1, 2, 3), BOTH, trace=True),)
-GRIDS["slow"] = (Block((DATASET,), ({**PLAIN, "pause": 0.1},), (0, 1), BOTH),)
+GRIDS["slow"] = (Block((DATASET,), ({**PLAIN, "pause": 0.05},), (0, 1), BOTH),)
 GRIDS["shaky"] = (Block((DATASET,), ({**PLAIN, "deaths": 1}, PLAIN), (0,), BOTH),)
 GRIDS["doomed"] = (Block((DATASET,), ({**PLAIN, "deaths": 3}, PLAIN), (0,), BOTH),)

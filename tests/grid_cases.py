@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from brrcrl_lib.methods import base
 from brrcrl_lib.study.experiments import grids
 from brrcrl_lib.study.experiments.plan import ExperimentConfig
 from brrcrl_lib.study.experiments.results import read_results
+from brrcrl_lib.study.experiments.running import run_grid
 
 PLUGIN = ROOT / "tests" / "fragile.py"
 DATASET = "test/hopper/replay-v0"
@@ -116,3 +118,18 @@ def plugged_in() -> Iterator[None]:
             registry.clear()
             registry.update(before)
         base._loaded.intersection_update(loaded)
+
+
+def in_thread(config: ExperimentConfig) -> tuple[threading.Thread, list[Any]]:
+    """A runner beside this one: (its thread, where its exit code or what went wrong will be)."""
+    ended: list[Any] = []
+
+    def run() -> None:
+        try:
+            ended.append(run_grid(config))
+        except BaseException as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread, ended

@@ -6,50 +6,19 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from grid_cases import Kit, comparable, finish, hopper_dataset, plugged_in, wait_until
+from grid_cases import Kit, comparable, finish, in_thread, wait_until
 
 from brrcrl_lib.study.experiments.claims import Claims, Holder
+from brrcrl_lib.study.experiments.plan import make_plan
 from brrcrl_lib.study.experiments.recording import merge_command
 from brrcrl_lib.study.experiments.running import run_grid
 from brrcrl_lib.study.experiments.status import look
 
 STEPS = list(range(40))
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory) -> Path:
-    return hopper_dataset(tmp_path_factory.mktemp("data"))
-
-
-@pytest.fixture(scope="module")
-def plugin() -> Iterator[None]:
-    with plugged_in():
-        yield
-
-
-@pytest.fixture
-def kit(data: Path, tmp_path: Path, monkeypatch, plugin: None) -> Kit:
-    kit = Kit(data, tmp_path)
-    for name, value in kit.variables.items():
-        monkeypatch.setenv(name, value)
-    return kit
-
-
-@pytest.fixture(scope="module")
-def undisturbed(data: Path, tmp_path_factory, plugin: None) -> Kit:
-    """The grid `quick`, run by one runner whom nobody disturbed."""
-    kit = Kit(data, tmp_path_factory.mktemp("undisturbed"))
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in kit.variables.items():
-            patch.setenv(name, value)
-        assert run_grid(kit.config("quick")) == 0
-    assert all(kit.steps(seed) == STEPS for seed in range(4))
-    return kit
 
 
 def test_a_killed_worker_costs_the_cell_in_its_hands_and_nothing_else(kit: Kit, capfd) -> None:
@@ -76,7 +45,7 @@ def test_a_group_that_kills_its_worker_three_times_is_reported(kit: Kit, capfd) 
 
 
 def test_a_worker_killed_from_outside_is_replaced(kit: Kit) -> None:
-    thread, ended = _in_thread(kit.config("slow"))
+    thread, ended = in_thread(kit.config("slow"))
     wait_until(lambda: len(kit.steps(0)) > 22)
     os.kill(_worker(kit).pid, signal.SIGKILL)
     thread.join()
@@ -118,22 +87,23 @@ def test_two_runners_on_one_folder_share_the_work(kit: Kit, undisturbed: Kit) ->
     pd.testing.assert_frame_equal(comparable(kit.rows("quick")), comparable(undisturbed.rows("quick")))
 
 
-def test_the_second_runner_says_who_holds_what_it_waits_for(kit: Kit, capfd) -> None:
-    config = kit.config("slow", workers=2)
-    first, ended = _in_thread(config)
-    wait_until(lambda: kit.steps(0) and kit.steps(1))
-    status = look(config)
-    assert (status.done, len(status.running), len(status.failed), status.missing) == (0, 2, 0, 0)
-    assert "0 done, 4 running" in status.lines()[0] and "pause=0.1: process " in status.lines()[1]
-    assert run_grid(config) == 0
-    first.join()
-    said = capfd.readouterr().out
-    assert ended == [0] and "is held by process " in said and said.count("4 of 4 cells done") == 2
-    assert kit.steps(0) == STEPS and kit.steps(1) == STEPS
+def test_the_second_runner_does_the_rest_and_says_who_holds_what_it_waits_for(kit: Kit, capfd) -> None:
+    config, said = kit.config("slow"), []
+    held = next(cell for cell in make_plan(config).every if cell.seed == 0)
+    with config.store.claims.hold(held.train_key) as other:
+        assert other is None
+        runner, ended = in_thread(config)
+        wait_until(lambda: "is held by process" in (said.append(capfd.readouterr().out) or "".join(said)))
+        status = look(config)
+        assert (status.done, len(status.running), len(status.failed), status.missing) == (2, 1, 0, 0)
+        assert "2 done, 2 running" in status.lines()[0] and f"process {os.getpid()} on " in status.lines()[1]
+        assert kit.steps(0) == [] and kit.steps(1) == STEPS and not ended
+    runner.join()  # now that it is free, the runner does that too
+    assert ended == [0] and len(kit.rows("slow")) == 4 and kit.steps(0) == STEPS
 
 
 def test_shards_side_by_side_give_the_rows_of_one_run(kit: Kit, undisturbed: Kit, capfd) -> None:
-    (one, first), (two, second) = (_in_thread(kit.config("quick", shard=f"{k}/2")) for k in (1, 2))
+    (one, first), (two, second) = (in_thread(kit.config("quick", shard=f"{k}/2")) for k in (1, 2))
     one.join()
     two.join()
     assert first == second == [0] and capfd.readouterr().out.count("4 of 4 cells done") == 2
@@ -143,9 +113,7 @@ def test_shards_side_by_side_give_the_rows_of_one_run(kit: Kit, undisturbed: Kit
         assert trace.read_bytes() == (kit.work / "traces" / trace.name).read_bytes()
 
 
-def test_merging_makes_the_same_file_again(undisturbed: Kit, monkeypatch, capsys) -> None:
-    for name, value in undisturbed.variables.items():
-        monkeypatch.setenv(name, value)
+def test_merging_makes_the_same_file_again(kit: Kit, undisturbed: Kit, capsys) -> None:
     config, path = undisturbed.config("quick"), undisturbed.work / "quick.csv"
     before = path.read_bytes()
     path.unlink()
@@ -208,14 +176,6 @@ def test_claims_of_the_gone_are_taken_over(tmp_path: Path) -> None:
     assert claims.holder("training") is None
     with claims.hold("training") as other:
         assert other is None and claims.holder("training") is not None
-
-
-def _in_thread(config) -> tuple[threading.Thread, list[int]]:
-    """A runner beside this one: (its thread, where its exit code will be)."""
-    ended: list[int] = []
-    thread = threading.Thread(target=lambda: ended.append(run_grid(config)))
-    thread.start()
-    return thread, ended
 
 
 def _worker(kit: Kit) -> Holder:

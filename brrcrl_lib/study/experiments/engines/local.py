@@ -24,7 +24,7 @@ KEEP_FREED_MEMORY = {"MALLOC_TRIM_THRESHOLD_": "1000000000", "MALLOC_MMAP_THRESH
 """For workers: what one step frees the next takes again, where glibc would give it back to the system and ask anew."""
 
 
-PRELOADED = ["torch", "pandas", "gymnasium", "scipy", "minari"]
+PRELOADED = ["torch", "torch._dynamo", "pandas", "gymnasium", "mujoco", "scipy", "minari"]
 """What takes seconds to import: done once, and a worker that is started later begins at once."""
 
 

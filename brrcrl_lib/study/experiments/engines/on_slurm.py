@@ -40,29 +40,31 @@ def run(groups: Sequence[Group], config: ExperimentConfig) -> Iterator[Outcome]:
     """SLURM gets everything at once and knows how much may run (--workers); this machine gets so much at a time."""
     limit = len(groups) if config.cluster == "slurm" else config.workers
     waiting = list(groups)
-    jobs: dict[Any, Group] = {}
+    jobs: list[tuple[Any, Group]] = []
     try:
         while waiting or jobs:
             room = limit - len(jobs)
             now, waiting = waiting[:room], waiting[room:]
-            jobs |= _submit(now, config)
-            ended = [job for job in jobs if job.done()]
-            for job in ended:
-                yield _outcome(job, jobs.pop(job))
+            jobs += _submit(now, config)
+            ended = [(job, group) for job, group in jobs if job.done()]
+            jobs = [entry for entry in jobs if entry not in ended]
+            for job, group in ended:
+                yield _outcome(job, group)
             time.sleep(0 if ended else POLL[config.cluster])
     finally:
-        for job in jobs:
+        for job, _ in jobs:
             job.cancel(check=False)
 
 
-def _submit(groups: Sequence[Group], config: ExperimentConfig) -> dict[Any, Group]:
+def _submit(groups: Sequence[Group], config: ExperimentConfig) -> list[tuple[Any, Group]]:
     """One array of jobs per size of job."""
-    jobs: dict[Any, Group] = {}
+    jobs: list[tuple[Any, Group]] = []
     for size in dict.fromkeys(resources(group, config) for group in groups):
         executor = make_executor(config, *size)
+        same = [group for group in groups if resources(group, config) == size]
         with executor.batch():
-            array = {group: executor.submit(Job(group)) for group in groups if resources(group, config) == size}
-        jobs |= {job: group for group, job in array.items()}
+            array = [executor.submit(Job(group)) for group in same]
+        jobs += zip(array, same, strict=True)
     return jobs
 
 
