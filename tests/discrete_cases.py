@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from synthetic import synthetic_dataset
-
-from brrcrl_lib.data.vectors import OfflineDataset
 from brrcrl_lib.discrete.data import DiscreteBatch, VectorData
 from brrcrl_lib.discrete.encoders import VectorEncoder
 from brrcrl_lib.discrete.models import JointReturnModel
+from synthetic import synthetic_dataset
+
+from brrcrl_lib.data.vectors import OfflineDataset
 from brrcrl_lib.returns import ReturnBuckets, reward_to_go
 
 BUCKETS = ReturnBuckets(0.0, 10.0, 11, "paper_grid")

@@ -11,6 +11,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from brrcrl_lib.discrete import sources
+from brrcrl_lib.discrete.data import VectorData
+from brrcrl_lib.discrete.frames import FrameData
+from brrcrl_lib.discrete.sources import has_discrete_actions, open_discrete
+from brrcrl_lib.discrete.train import load_discrete_run
+from brrcrl_lib.families import FAMILIES, family_of_run
 from command_line import call
 from frame_cases import small_store
 
@@ -21,12 +27,6 @@ from brrcrl_lib.data.episodes import Episode
 from brrcrl_lib.data.frame_format import STEP, fingerprint
 from brrcrl_lib.data.frames import FrameStore
 from brrcrl_lib.data.storage import FlatEpisodes, write_dataset
-from brrcrl_lib.discrete import sources
-from brrcrl_lib.discrete.data import VectorData
-from brrcrl_lib.discrete.frames import FrameData
-from brrcrl_lib.discrete.sources import has_discrete_actions, open_discrete
-from brrcrl_lib.discrete.train import load_discrete_run
-from brrcrl_lib.families import FAMILIES, family_of_run
 from brrcrl_lib.tools.publishing.pack import export_sample
 
 HOPPER = "brrcrl/hopper/medium-replay-v0"

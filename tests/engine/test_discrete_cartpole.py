@@ -9,13 +9,13 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-
-from brrcrl_lib.data.minari import load_dataset
-from brrcrl_lib.data.vectors import OfflineDataset
 from brrcrl_lib.discrete.build import DiscreteConfig
 from brrcrl_lib.discrete.data import VectorData
 from brrcrl_lib.discrete.policies import DiscreteInference, make_discrete_policy
 from brrcrl_lib.discrete.train import DiscreteRun, fit_discrete
+
+from brrcrl_lib.data.minari import load_dataset
+from brrcrl_lib.data.vectors import OfflineDataset
 from brrcrl_lib.evaluate import Evaluation, evaluate
 from brrcrl_lib.tools.agents.vectors import Actor, DqnActor, SacActor, check_fit
 from brrcrl_lib.tools.collecting.collect import CollectConfig, collect, read_curve

@@ -7,9 +7,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from discrete_cases import BUCKETS, Chain, WholeData, joint_model, random_batch
-from test_discrete_table import literal_projection
-
 from brrcrl_lib.discrete.build import DiscreteConfig
 from brrcrl_lib.discrete.data import DiscreteBatch
 from brrcrl_lib.discrete.encoders import VectorEncoder
@@ -17,6 +14,8 @@ from brrcrl_lib.discrete.losses import cloning_loss, distributional_td_loss, mon
 from brrcrl_lib.discrete.models import DiscreteCloning, DiscreteVanilla
 from brrcrl_lib.discrete.table import JointTable
 from brrcrl_lib.discrete.train import fit_discrete
+from discrete_cases import BUCKETS, Chain, WholeData, joint_model, random_batch
+from test_discrete_table import literal_projection
 
 CHAIN = Chain()
 

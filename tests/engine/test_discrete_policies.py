@@ -6,11 +6,11 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from discrete_cases import BUCKETS, joint_model, random_batch
-
 from brrcrl_lib.discrete.encoders import PixelEncoder, VectorEncoder
 from brrcrl_lib.discrete.models import DiscreteCloning, DiscreteVanilla, JointReturnModel
 from brrcrl_lib.discrete.policies import Chooser, DiscreteCloningPolicy, DiscreteVanillaPolicy, JointPolicy
+from discrete_cases import BUCKETS, joint_model, random_batch
+
 from brrcrl_lib.evaluate import evaluate
 from brrcrl_lib.inference.targets import Adaptive, Constant, make_target
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from brrcrl_lib.discrete.encoders import CONVOLUTIONS, PixelEncoder, channels_last, make_encoder
+from brrcrl_lib.discrete.losses import project
+from brrcrl_lib.discrete.models import DiscreteVanilla, JointReturnModel
+from brrcrl_lib.discrete.table import JointTable
 from discrete_cases import BUCKETS, random_batch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from brrcrl_lib.discrete.encoders import CONVOLUTIONS, PixelEncoder, channels_last, make_encoder
-from brrcrl_lib.discrete.losses import project
-from brrcrl_lib.discrete.models import DiscreteVanilla, JointReturnModel
-from brrcrl_lib.discrete.table import JointTable
 from brrcrl_lib.returns import ReturnBuckets
 
 LOGITS = arrays.arrays(

@@ -10,17 +10,17 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
+from brrcrl_lib.discrete.build import METHODS, DiscreteConfig, make_discrete_buckets, paper_range
+from brrcrl_lib.discrete.data import VectorData
+from brrcrl_lib.discrete.frames import FrameData
+from brrcrl_lib.discrete.train import discrete_step, fit_discrete, initial_modules, load_discrete_run
+from brrcrl_lib.train import export_model, fit, load_run
 from discrete_cases import discrete_dataset
 from synthetic import synthetic_dataset
 
 from brrcrl_lib.base.config import with_preset
 from brrcrl_lib.checkpoints import Checkpoint, CheckpointError
-from brrcrl_lib.discrete.build import METHODS, DiscreteConfig, make_discrete_buckets, paper_range
-from brrcrl_lib.discrete.data import VectorData
-from brrcrl_lib.discrete.frames import FrameData
-from brrcrl_lib.discrete.train import discrete_step, fit_discrete, initial_modules, load_discrete_run
 from brrcrl_lib.returns import ReturnBuckets
-from brrcrl_lib.train import export_model, fit, load_run
 
 TINY = {"steps": 20, "batch_size": 16, "hidden": (8, 8), "target_every": 7, "log_every": 5, "checkpoint_every": 10}
 KINDS = [{"method": method} for method in METHODS] + [

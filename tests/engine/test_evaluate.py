@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from brrcrl_lib.build import TrainConfig
+from brrcrl_lib.train import fit
 from synthetic import synthetic_dataset
 
-from brrcrl_lib.build import TrainConfig
 from brrcrl_lib.evaluate import evaluate
 from brrcrl_lib.inference.targets import Adaptive
 from brrcrl_lib.policies import BayesianPolicy, CloningPolicy
-from brrcrl_lib.train import fit
 
 
 @pytest.fixture(scope="module")

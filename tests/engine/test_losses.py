@@ -6,10 +6,10 @@ import math
 
 import pytest
 import torch
-from test_models import HIGH, LOW, make_model, make_prior
-
 from brrcrl_lib.losses import Batch, Negatives, bayesian_loss, cloning_loss, info_nce, vanilla_loss
 from brrcrl_lib.models import CloningModel, RewardConditionedPolicy, Standardiser, ValueModel
+from test_models import HIGH, LOW, make_model, make_prior
+
 from brrcrl_lib.returns import ReturnBuckets
 
 

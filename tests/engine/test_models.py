@@ -6,8 +6,8 @@ import math
 
 import pytest
 import torch
-
 from brrcrl_lib.models import ActionPrior, BayesianModel, ReturnModel, Standardiser, ValueModel
+
 from brrcrl_lib.returns import ReturnBuckets
 
 LOW, HIGH = torch.tensor([-1.0, -2.0]), torch.tensor([1.0, 2.0])

@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from brrcrl_lib.build import METHODS, TrainConfig, make_buckets, make_model
+from brrcrl_lib.train import export_model, fit, load_run, training_step
 from synthetic import synthetic_dataset
 
 from brrcrl_lib.base.config import with_preset
-from brrcrl_lib.build import METHODS, TrainConfig, make_buckets, make_model
 from brrcrl_lib.checkpoints import Checkpoint, CheckpointError
 from brrcrl_lib.inference.optimizers import OPTIMIZERS, make_optimizer
 from brrcrl_lib.inference.targets import Adaptive, Constant
 from brrcrl_lib.inference.threshold import SOURCES
 from brrcrl_lib.policies import BayesianPolicy, CloningPolicy, VanillaPolicy
-from brrcrl_lib.train import export_model, fit, load_run, training_step
 
 TINY = {"steps": 20, "batch_size": 16, "negatives": 4, "hidden": (8, 8), "log_every": 5, "checkpoint_every": 10}
 

@@ -11,9 +11,9 @@ import nbformat
 import numpy as np
 import pandas as pd
 import pytest
-
 from brrcrl_lib.discrete.build import DiscreteConfig
 from brrcrl_lib.discrete.policies import DiscreteInference
+
 from brrcrl_lib.study.claims import atari
 from brrcrl_lib.study.claims.delta_sweep import trend
 from brrcrl_lib.study.claims.paper_tables import TABLE_2, TABLE_2_SPREAD

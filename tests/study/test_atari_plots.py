@@ -9,15 +9,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from frame_cases import small_store
-from matplotlib.axes import Axes
-from PIL import Image
-
 from brrcrl_lib.discrete.build import DiscreteConfig
 from brrcrl_lib.discrete.policies import DiscreteInference
 from brrcrl_lib.discrete.sources import open_discrete
 from brrcrl_lib.discrete.table import JointTable
 from brrcrl_lib.discrete.train import fit_discrete, load_discrete_run
+from frame_cases import small_store
+from matplotlib.axes import Axes
+from PIL import Image
+
 from brrcrl_lib.returns import ReturnBuckets
 from brrcrl_lib.study.analysis import game_models as atari_models
 from brrcrl_lib.study.experiments.grids import cells

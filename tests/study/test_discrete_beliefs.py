@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from brrcrl_lib.discrete.table import JointTable
 from discrete_cases import BUCKETS, joint_model
 
-from brrcrl_lib.discrete.table import JointTable
 from brrcrl_lib.returns import ReturnBuckets
 from brrcrl_lib.study.analysis import joint_tables as beliefs
 from brrcrl_lib.study.analysis import pong_points as points

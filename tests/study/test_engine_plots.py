@@ -9,19 +9,19 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from brrcrl_lib.build import TrainConfig
+from brrcrl_lib.losses import Negatives, info_nce
+from brrcrl_lib.models import BayesianModel, GaussianMixture
+from brrcrl_lib.train import Run, export_model, fit
 
 from brrcrl_lib.base.config import with_preset
 from brrcrl_lib.base.devices import generator
-from brrcrl_lib.build import TrainConfig
 from brrcrl_lib.data.vectors import OfflineDataset
 from brrcrl_lib.inference.optimizers import CrossEntropy, DerivativeFree, Langevin, Problem
-from brrcrl_lib.losses import Negatives, info_nce
-from brrcrl_lib.models import BayesianModel, GaussianMixture
 from brrcrl_lib.returns import ReturnBuckets
 from brrcrl_lib.study.analysis import diagnostics
 from brrcrl_lib.study.analysis import optimizer_race as compare
 from brrcrl_lib.study.figures import engine as engine_plots
-from brrcrl_lib.train import Run, export_model, fit
 
 BUCKETS = ReturnBuckets(0.0, 10.0, 10)
 

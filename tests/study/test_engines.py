@@ -54,6 +54,7 @@ def test_a_ray_cluster_loses_a_machine_and_no_row(kit: Kit, undisturbed: Kit, tm
     monkeypatch.setenv("HOME", str(tmp_path))  # Ray keeps a token there
     monkeypatch.setenv("FRAGILE_PAUSE", "0.1")
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setenv("RAY_raylet_start_wait_time_s", "120")
     from ray.cluster_utils import Cluster
 
     small = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}

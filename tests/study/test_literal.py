@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from brrcrl_lib.losses import Negatives, bayesian_loss
 from test_losses import make_batch
 from test_models import make_model
 
 from brrcrl_lib.inference.optimizers import DerivativeFree
-from brrcrl_lib.losses import Negatives, bayesian_loss
 from brrcrl_lib.study.analysis.literal import literal_loss, literal_minimise
 from brrcrl_lib.tools.bench.bench import _solve
 
