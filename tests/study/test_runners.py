@@ -6,17 +6,24 @@ import os
 import signal
 import threading
 import time
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from grid_cases import Kit, comparable, finish, in_thread, wait_until
 
+from brrcrl_lib.base.errors import KitError
+from brrcrl_lib.base.files import write_json
+from brrcrl_lib.base.locks import hold_folder
+from brrcrl_lib.data.vectors import OfflineDataset
+from brrcrl_lib.methods.base import config_for
 from brrcrl_lib.study.experiments.claims import Claims, Holder
 from brrcrl_lib.study.experiments.plan import make_plan
 from brrcrl_lib.study.experiments.recording import merge_command
 from brrcrl_lib.study.experiments.running import run_grid
 from brrcrl_lib.study.experiments.status import look
+from brrcrl_lib.training import fit
 
 STEPS = list(range(40))
 
@@ -129,6 +136,16 @@ def test_merging_makes_the_same_file_again(kit: Kit, undisturbed: Kit, capsys) -
     assert "without fragile: no recorded row says how long" in nothing.lines()[-1]
 
 
+def test_two_trainings_never_share_a_folder(tmp_path: Path, dataset: OfflineDataset) -> None:
+    config = config_for("cloning", "smoke", "box")
+    with hold_folder(tmp_path / "run", "training in"):
+        with pytest.raises(KitError, match=rf"process {os.getpid()} on .* is training in .*run; wait for it to end"):
+            fit(config, dataset, tmp_path / "run")
+        assert [path.name for path in (tmp_path / "run").iterdir()] == [".lock"]
+    fit(config, dataset, tmp_path / "run")
+    fit(config, dataset, tmp_path / "run", resume=True)  # a training that has ended holds nothing
+
+
 # -- claims ------------------------------------------------------------------------------------------------------
 
 
@@ -156,10 +173,6 @@ def test_one_of_many_gets_a_claim(tmp_path: Path) -> None:
 
 
 def test_claims_of_the_gone_are_taken_over(tmp_path: Path) -> None:
-    from dataclasses import asdict, replace
-
-    from brrcrl_lib.base.files import write_json
-
     claims, me = Claims(tmp_path), Holder.me()
     file = tmp_path / "training.1"
     write_json(file, asdict(me))

@@ -65,17 +65,18 @@ class Store:
     def rows(self, wanted: Iterable[Cell]) -> dict[str, dict[str, Any]]:
         """The rows of the finished cells among these, by key, in one pass; a broken file is named."""
         folder = self.work / "cells"
-        here = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-        return {cell.key: self._row(cell) for cell in wanted if f"{cell.key}.json" in here}
+        here = {path.stem for path in folder.glob("*.json")}
+        keys = (cell.key for cell in wanted)
+        return {key: self._row(folder / f"{key}.json") for key in keys if key in here}
 
-    def _row(self, cell: Cell) -> dict[str, Any]:
-        path = self.cell(cell)
+    @staticmethod
+    def _row(path: Path) -> dict[str, Any]:
         try:
             row = json.loads(path.read_bytes())
             problem = row_problem(row) if isinstance(row, dict) else "it holds no row"
         except ValueError:
             problem = "it is empty, or not JSON"
-        if problem is None and row["key"] != cell.key:
+        if problem is None and row["key"] != path.stem:
             problem = f"it holds the cell {row['key']}"
         if problem is not None:
             raise KitError(f"{path} is broken ({problem}); delete it, and the next run measures that cell again")
