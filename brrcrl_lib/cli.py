@@ -53,10 +53,22 @@ COMMANDS = {  # name: (module, configuration, function, what it does)
     "evaluate": ("commands", "evaluate_command", "evaluate", "play a trained model"),
     "methods": ("commands", "ListMethods", "list_methods", "list the methods: what they take, what they are"),
     "experiments run": (
-        "study.experiments.running",
+        "commands",
         "ExperimentConfig",
-        "run_grid",
-        "run a grid of experiments; resumable",
+        "run_experiments",
+        "run a grid of experiments, here or on a cluster; resumable",
+    ),
+    "experiments status": (
+        "study.experiments.status",
+        "StatusConfig",
+        "status_command",
+        "how far a grid is, and how long the rest takes",
+    ),
+    "experiments merge": (
+        "study.experiments.recording",
+        "MergeConfig",
+        "merge_command",
+        "write the finished cells of a grid to its CSV file",
     ),
     "bench": ("tools.bench.bench", "BenchConfig", "bench", "measure speed side by side"),
 }
@@ -72,6 +84,8 @@ LEADING = {
     "data verify": "--ids",
     "data card": "--dataset",
     "experiments run": "--grid",
+    "experiments status": "--grid",
+    "experiments merge": "--grid",
 }
 """Flags whose name may be left out when their value comes first: `brrcrl data import-d4rl FILE --env ...`."""
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field, make_dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, make_dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,11 +15,11 @@ import tyro
 from brrcrl_lib.base.errors import KitError
 from brrcrl_lib.checkpoints import Checkpoint, checkpoint_file
 from brrcrl_lib.data.open import kind_of
+from brrcrl_lib.data.registry import DatasetError
 from brrcrl_lib.methods.base import config_for, method_named, methods
-from brrcrl_lib.study.experiments.grids import cells
-from brrcrl_lib.study.experiments.results import read_results
+from brrcrl_lib.study.experiments.plan import make_plan
 from brrcrl_lib.study.experiments.row import measure as measure_run
-from brrcrl_lib.study.experiments.running import ExperimentConfig, results_path, run_grid
+from brrcrl_lib.study.experiments.running import ExperimentConfig, run_grid
 from brrcrl_lib.tools.publishing.prepare import open_prepared, prepare
 from brrcrl_lib.training import export_model, fit, load_run
 from brrcrl_lib.worlds import world_of
@@ -126,23 +127,13 @@ def evaluate(command: Any) -> Any:
 
 
 def run_experiments(config: ExperimentConfig) -> int:
-    """Build the frame stores that a grid still needs, then run it; of datasets that cannot be built, say why."""
-    path = results_path(config)
-    done = set(read_results(path)["key"]) if path.exists() else set()
-    failures, usable = [], []
-    for dataset in dict.fromkeys(
-        cell.dataset
-        for cell in cells(config.grid, config.preset, config.episodes)
-        if (cell.key == config.key if config.key else cell.key not in done and (config.dataset or "") in cell.dataset)
-    ):
-        try:
+    """Build the frame stores that missing cells need, then run the grid, which says what could not be built."""
+    plan = make_plan(config)
+    wanted = [cell for cell in plan.every if cell.key == config.key] if config.key else plan.missing()
+    for dataset in dict.fromkeys(cell.dataset for cell in wanted):
+        with suppress(DatasetError, OSError):
             prepare(dataset)
-            usable.append(dataset)
-        except (KitError, OSError) as error:
-            failures.append(f"failed: {dataset}: {error}")
-    codes = [run_grid(replace(config, dataset=word)) for word in (usable if failures else [config.dataset])]
-    print("".join(f"{failure}\n" for failure in failures), end="")
-    return max(codes, default=0) or int(bool(failures))
+    return run_grid(config)
 
 
 @dataclass(frozen=True)

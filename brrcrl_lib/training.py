@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from brrcrl_lib.base.devices import generator, pick_device, track
 from brrcrl_lib.base.errors import KitError
 from brrcrl_lib.base.files import git_revision, versions, write_csv, write_json
+from brrcrl_lib.base.locks import hold_folder
 from brrcrl_lib.base.tensors import optimizer_tensors, restore_optimizer
 from brrcrl_lib.checkpoints import (
     Checkpoint,
@@ -88,8 +89,11 @@ def fit(
     trainer = Trainer(config, training, pick_device(config.device), out, preset)
     if config.patience is not None:
         trainer.watch(held_out)
-    trainer.begin(resume)
-    trainer.train()
+    try:
+        trainer.begin(resume)
+        trainer.train()
+    finally:
+        trainer.let_go()
     return Run(trainer.method.as_it_plays(best=True), config, trainer.about(), trainer.metrics)
 
 
@@ -120,6 +124,7 @@ class Trainer:
         self.generator = generator(config.seed, self.source.device)
         self.step, self.seconds = 0, 0.0
         self.metrics: list[dict[str, float]] = []
+        self.lock: IO[str] | None = None
         self.held_out: list[Batch] = []
         self.best: dict[str, Any] | None = None
         """`step` and `value` of the best check on held-out episodes."""
@@ -155,6 +160,7 @@ class Trainer:
         """Take up the run in `out`, if there is one and it was asked for; then write config.json."""
         if self.out is None:
             return
+        self.lock = hold_folder(self.out, "training in")
         path = self.out / "checkpoint.safetensors"
         if path.exists() and not resume:
             raise FileExistsError(
@@ -163,6 +169,11 @@ class Trainer:
         if path.exists():
             self.restore(Checkpoint.load(path))
         write_json(self.out / "config.json", {"config": config_dict(self.config), **self.about()})
+
+    def let_go(self) -> None:
+        """Others may train in `out` again."""
+        if self.lock is not None:
+            self.lock.close()
 
     def train(self) -> None:
         config = self.config

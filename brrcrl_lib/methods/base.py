@@ -12,6 +12,7 @@ import importlib.util
 import os
 import pkgutil
 import sys
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import is_dataclass
 from importlib import import_module
@@ -51,6 +52,8 @@ class Method:
     """Whether a run may be resumed with more steps; not where what a step does depends on how many there will be."""
     watched: ClassVar[str] = "loss"
     """The part of the loss that `patience` watches on held-out episodes."""
+    resources: ClassVar[Mapping[str, float]] = {"cpus": 1, "gpus": 0.0}
+    """What one training of it asks of a cluster; a share of a GPU (0.25) lets several have one."""
     needs: Needs = TRANSITIONS
     """What it wants to see of each transition. May be set in `build`, where it depends on the configuration."""
 

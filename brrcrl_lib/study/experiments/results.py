@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from brrcrl_lib.base.errors import KitError
 from brrcrl_lib.base.files import ROOT
 from brrcrl_lib.rewards import reward_to_go
 from brrcrl_lib.worlds import DatasetName
@@ -17,6 +19,9 @@ RESULTS = ROOT / "data" / "results"
 REQUIRED = ("key", "dataset", "env", "method", "objective", "variant", "train_seed", "return_mean",
             "returns", "score", "reference", "train_steps", "train_seconds", "preset", "versions",
             "revision")  # fmt: skip
+ALWAYS = ("key", "dataset", "method", "variant", "train_seed", "return_mean", "returns", "train_steps", "train_seconds",
+          "preset", "versions", "revision")  # fmt: skip
+"""Columns that no row may leave empty."""
 TRACE_COLUMNS = ("episode", "step", "reward", "target", "predicted")
 
 AS_PLAYED: dict[str, dict[str, Any]] = {
@@ -41,31 +46,49 @@ def read_results(path: Path) -> pd.DataFrame:
     if not path.exists():
         raise FileNotFoundError(f"no results at {path}; `brrcrl experiments run {path.stem}` makes them")
     try:
-        table = pd.read_csv(path)
-    except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
-        raise ValueError(f"{path.name} is not a readable CSV file: {error}") from None
+        table = pd.read_csv(path, float_precision="round_trip", dtype={"key": str})
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+        raise KitError(f"{path.name} is not a readable CSV file: {' '.join(str(error).split())}") from None
     missing = [name for name in REQUIRED if name not in table.columns]
     if missing:
-        raise ValueError(f"{path.name} lacks the columns {', '.join(missing)}")
+        raise KitError(f"{path.name} lacks the columns {', '.join(missing)}")
     for line, row in enumerate(table.to_dict("records"), start=2):
-        problem = next(_row_problems(row), None)
+        problem = row_problem(row)
         if problem:
-            raise ValueError(f"{path.name}, line {line}: {problem}")
+            raise KitError(f"{path.name}, line {line}: {problem}")
     if table["key"].duplicated().any():
-        raise ValueError(f"{path.name} holds the cell {table['key'][table['key'].duplicated()].iloc[0]} twice")
+        raise KitError(f"{path.name} holds the cell {table['key'][table['key'].duplicated()].iloc[0]} twice")
     return table
 
 
-def _row_problems(row: Mapping[Any, Any]) -> Iterator[str]:
+def row_problem(row: Mapping[Any, Any]) -> str | None:
+    """What makes a row of a results file or of a finished cell unusable, if something does."""
+    for name in ALWAYS:
+        value = row.get(name)
+        if value is None or value == "" or (isinstance(value, float) and not math.isfinite(value)):
+            return f"{name} is missing"
+    for name in ("train_seed", "train_steps", "train_seconds", "return_mean"):
+        if not _is_number(row[name]):
+            return f"{name} is '{row[name]}', which is no number"
+    returns, mean = _decoded(row["returns"]), row["return_mean"]
+    if not isinstance(returns, list) or not returns or not all(map(_is_number, returns)):
+        return "returns is not a list of numbers"
+    if abs(sum(returns) / len(returns) - mean) > 0.01 * max(1.0, abs(mean)):
+        return f"return_mean {mean} is not the mean of returns"
+    broken = [name for name in ("variant", "versions") if not isinstance(_decoded(row[name]), dict)]
+    return f"{broken[0]} is not a JSON object" if broken else None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _decoded(value: Any) -> Any:
+    """A list or an object of a row: as it is in a cell's file, as text in a CSV file."""
     try:
-        returns = json.loads(row["returns"])
-    except (TypeError, ValueError):
-        yield "returns is not a list of numbers"
-        return
-    if not returns or not all(isinstance(value, int | float) for value in returns):
-        yield "returns is not a list of numbers"
-    elif abs(sum(returns) / len(returns) - row["return_mean"]) > 0.01 * max(1.0, abs(row["return_mean"])):
-        yield f"return_mean {row['return_mean']} is not the mean of returns"
+        return json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        return None
 
 
 def read_grid(grid: str, folder: Path = RESULTS) -> pd.DataFrame:
