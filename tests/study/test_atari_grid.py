@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from brrcrl_lib.discrete import sources
+from brrcrl_lib.discrete.policies import DiscreteInference
 from frame_cases import fresh_policies, small_store
 
 from brrcrl_lib.data.frames import FrameStore
-from brrcrl_lib.discrete import sources
-from brrcrl_lib.discrete.policies import DiscreteInference
 from brrcrl_lib.study.claims.summary import summarise, variants
 from brrcrl_lib.study.experiments import grids
 from brrcrl_lib.study.experiments import running as experiments
