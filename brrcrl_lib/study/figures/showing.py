@@ -23,8 +23,8 @@ def alt_text(figure: Figure, name: str = "figure") -> str:
 def show_with_alt_text(figure: Figure, name: str) -> None:
     """Let IPython put `alt_text` beside every figure's picture, and call this figure `name` where it has no title."""
     figure.set_label(name)
-    shell = get_ipython()
-    formatter = shell.display_formatter.formatters["image/png"] if shell is not None else None
+    shell: Any = get_ipython()
+    formatter: Any = shell.display_formatter.formatters["image/png"] if shell is not None else None
     draw = formatter.type_printers.get(Figure) if formatter is not None else None
     if draw is None or getattr(draw, "describes", False):
         return
