@@ -1,7 +1,7 @@
 # Every command sets up .venv by itself; the first call installs, later calls start at once.
 #   make notebooks             run every notebook (PRESET=smoke make notebooks: a quick pass over all of them)
 #   make test                  everything that CI checks
-#   make lab                   open JupyterLab on notebooks/
+#   make lab                   open JupyterLab on a copy of notebooks/, in runs/lab (LAB_FLAGS=... for its own flags)
 #   make bench                 speed, measured side by side
 #   make data                  check the shipped datasets
 
@@ -27,7 +27,7 @@ test: $(READY)
 	$(BIN)/python -m brrcrl_lib.cli notebooks run --preset smoke
 
 lab: $(READY)
-	$(BIN)/python -m jupyterlab --notebook-dir=notebooks
+	$(BIN)/python -m brrcrl_lib.tools.lab $(LAB_FLAGS)
 
 bench: $(READY)
 	$(BIN)/python -m brrcrl_lib.cli bench
@@ -46,4 +46,4 @@ $(READY): requirements.lock pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf $(VENV) runs/notebooks runs/smoke_figures
+	rm -rf $(VENV) runs/notebooks runs/figures

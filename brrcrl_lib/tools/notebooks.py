@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import platform
 import re
 import sys
 import time
@@ -22,6 +23,12 @@ if TYPE_CHECKING:
 
 NOTEBOOKS = Path(os.environ.get("BRRCRL_NOTEBOOKS") or ROOT / "notebooks")
 CELL_TIMEOUT = 600  # seconds; laptop and paper runs have none
+GUARD = """\
+from importlib.util import find_spec
+
+assert find_spec("brrcrl_lib"), "Wrong kernel: choose Kernel > Change Kernel > BR-RCRL kit, which `make lab` sets up."
+"""
+"""How the cell that calls `begin` starts: a kernel without the kit stops there with one sentence."""
 KERNEL_ARGUMENTS = ["--log-level=ERROR"]  # a kernel's remarks about its own transport are no news to the reader
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -43,16 +50,26 @@ class NotebookRun:
     def smoke(self) -> bool:
         return self.preset == "smoke"
 
+    @property
+    def figures(self) -> Path:
+        """Where this run's pictures go."""
+        from brrcrl_lib.study.figures.style import figures_of
+
+        return figures_of(self.preset)
+
     def save_figure(self, figure: Figure, name: str) -> None:
+        """Write the picture, and let the notebook show it with its title as alternative text."""
+        from brrcrl_lib.study.figures.showing import show_with_alt_text
         from brrcrl_lib.study.figures.style import save_figure
 
-        save_figure(figure, name, smoke=self.smoke)
+        show_with_alt_text(figure, name)
+        save_figure(figure, name, self.preset)
 
 
 def begin(name: str, namespace: Mapping[str, Any]) -> NotebookRun:
     """Check the parameters that this kernel holds, set the house style, and say what is about to happen.
 
-    Call it in the cell after the parameters: `run = begin("02_stair_climbing_ood", globals())`.
+    Call it in the cell after the parameters, behind GUARD: `run = begin("02_stair_climbing_ood", globals())`.
     """
     declared = declared_parameters(NOTEBOOKS / f"{name}.ipynb")
     values = {key: namespace[key] for key in declared if key in namespace}
@@ -225,7 +242,18 @@ def summary(outcomes: Sequence[Outcome]) -> str:
 
 # -- refreshing the stored outputs -------------------------------------------------------------------------------
 
-KEPT_METADATA = ("kernelspec", "language_info")
+KERNEL = {"display_name": "BR-RCRL kit", "language": "python", "name": "python3"}
+"""The name that every Jupyter knows, and the title that `make lab` gives to the kernel of this kit."""
+LANGUAGE = {
+    "codemirror_mode": {"name": "ipython", "version": 3},
+    "file_extension": ".py",
+    "mimetype": "text/x-python",
+    "name": "python",
+    "nbconvert_exporter": "python",
+    "pygments_lexer": "ipython3",
+    "version": platform.python_version(),
+}
+"""What JupyterLab itself writes into a notebook that it opens, so that looking changes nothing."""
 
 
 def refresh(path: Path) -> None:
@@ -233,12 +261,14 @@ def refresh(path: Path) -> None:
     import nbformat
     from nbclient import NotebookClient
 
-    os.environ["BRRCRL_QUIET"] = "1"
+    from brrcrl_lib.study.figures.style import FIGURES
+
+    env = {"BRRCRL_FIGURES": str(FIGURES), **os.environ, "BRRCRL_QUIET": "1"}
     notebook = nbformat.read(path, as_version=4)
     resources = {"metadata": {"path": str(path.parent)}}
     client = NotebookClient(notebook, timeout=CELL_TIMEOUT, kernel_name="python3", resources=resources)
     client.extra_arguments = KERNEL_ARGUMENTS
-    client.execute()
+    client.execute(env=env)
     tidy(notebook)
     with atomic_path(path) as temporary:
         nbformat.write(notebook, temporary)
@@ -246,9 +276,7 @@ def refresh(path: Path) -> None:
 
 def tidy(notebook: nbformat.NotebookNode) -> None:
     """Drop what changes from run to run (timings, widget state) and keep what carries meaning (tags)."""
-    notebook.metadata = {key: value for key, value in notebook.metadata.items() if key in KEPT_METADATA}
-    notebook.metadata["kernelspec"] = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    notebook.metadata["language_info"] = {"name": "python"}
+    notebook.metadata = type(notebook.metadata)(kernelspec=KERNEL, language_info=LANGUAGE)
     for index, cell in enumerate(notebook.cells):
         tags = cell.metadata.get("tags")
         cell.metadata = type(cell.metadata)({"tags": tags} if tags else {})

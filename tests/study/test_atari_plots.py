@@ -80,7 +80,7 @@ def test_a_belief_draws_the_table_its_sums_and_theta() -> None:
 
 def test_shares_of_states_add_up(axis: Axes) -> None:
     atari_plots.draw_cumulative(axis, {"adaptive": np.array([0.2, 0.1]), "max": np.array([0.0])}, "chance")
-    assert [point.tolist() for point in axis.lines[0].get_data()] == [[0.1, 0.2], [0.5, 1.0]]
+    assert [point.tolist() for point in axis.lines[0].get_data()] == [[-np.inf, 0.1, 0.2], [0, 0.5, 1.0]]
     atari_plots.mark_at(axis, 0.1, "δ")
     assert axis.lines[-1].get_xdata()[0] == 0.1 and axis.texts[0].get_text() == "δ"
 

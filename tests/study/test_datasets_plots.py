@@ -21,6 +21,7 @@ from brrcrl_lib.study.figures.datasets import (
     clock_effect,
     draw_buckets,
     draw_clock,
+    draw_distribution,
     draw_learning_curve,
     draw_rarity,
     draw_strip,
@@ -102,6 +103,14 @@ def test_the_drawings_show_the_numbers_they_were_given() -> None:
     curve = pd.DataFrame({"step": [1000, 2000], "return_mean": [1.0, 6.0], "return_std": [0.5, 0.5]})
     draw_learning_curve(axes[3], curve, {"medium": policy, "expert": policy})
     assert axes[3].lines[0].get_ydata().tolist() == [1, 6]
+
+
+def test_a_distribution_counts_in_percent_and_marks_the_top_of_its_range() -> None:
+    _, axis = plt.subplots()
+    draw_distribution(axis, {"medium": torch.tensor([0.0, 0.0, 0.0, 10.0]), "expert": torch.tensor([10.0])}, 0.1)
+    outlines = [group.get_paths()[0].vertices[:, 1].max() for group in axis.collections]
+    assert outlines == [75, 100]
+    assert [line.get_xdata()[0] for line in axis.lines] == [9.0, 10.0]
 
 
 class Counting(gym.Env):

@@ -33,11 +33,14 @@ def lines(*names: str) -> pd.DataFrame:
 
 def test_settings_are_listed_from_the_top_with_their_seeds(axis: Axes) -> None:
     experiment_plots.draw_settings(axis, lines("first", "second"), ["first", "absent", "second"])
-    assert [label.get_text() for label in axis.get_yticklabels()] == ["second", "absent", "first"]  # upwards
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["first", "absent", "second"]
+    assert axis.get_ylim()[0] > axis.get_ylim()[1]  # downwards
     points = {tuple(np.atleast_1d(line.get_xdata()).tolist()): line.get_ydata()[0] for line in axis.lines}
-    assert points[(91.0, 105.0)] == 0 and points[(-9.0, 5.0)] == 2  # intervals
-    assert points[(99.0, 101.0)] == 0 and points[(0.0,)] == 2  # seeds of the second, mean of the first
-    markers = {line.get_marker() for line in axis.lines if line.get_ydata()[0] == 2}
+    assert points[(91.0, 105.0)] == 2 and points[(-9.0, 5.0)] == 0  # intervals
+    assert points[(100.0,)] == 2 and points[(0.0,)] == 0  # means
+    seeds = [point for group in axis.collections for point in group.get_offsets().tolist()]
+    assert seeds == [[-1.0, 0.0], [1.0, 0.0], [99.0, 2.0], [101.0, 2.0]]
+    markers = {line.get_marker() for line in axis.lines if line.get_ydata()[0] == 0}
     assert "D" in markers  # the first is marked
 
 

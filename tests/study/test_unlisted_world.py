@@ -71,7 +71,7 @@ def test_it_is_judged_and_drawn_like_any_other(rows: pd.DataFrame) -> None:
     draw_effects(right, {"asking": ant}, ["asking", "resting"])
     figure.canvas.draw()
     assert [text.get_text().strip() for text in right.texts] == ["not measured here", "no reference score"]
-    assert (left.lines[1].get_xdata()[0], left.lines[1].get_ydata()[0]) == (pytest.approx(1106), 1)
+    assert (left.lines[1].get_xdata()[0], left.lines[1].get_ydata()[0]) == (pytest.approx(1106), 0)
     plt.close(figure)
 
 

@@ -14,7 +14,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from brrcrl_lib.base.files import ROOT
-from brrcrl_lib.tools.notebooks import NOTEBOOKS, all_notebooks, tidy
+from brrcrl_lib.tools.notebooks import GUARD, KERNEL, LANGUAGE, NOTEBOOKS, all_notebooks, tidy
 from brrcrl_lib.tools.parameters import ParameterError, parse_cell
 
 Notebook = nbformat.NotebookNode
@@ -80,8 +80,10 @@ def parameters(notebook: Notebook, name: str) -> Iterator[str]:
 
 
 def beginning(notebook: Notebook, name: str) -> Iterator[str]:
-    """The parameters are checked again in the very next code cell, under the notebook's own name."""
+    """The very next code cell says which kernel is wanted, and checks the parameters under the notebook's own name."""
     cells = code_cells(notebook)
+    if len(cells) < 2 or not cells[1].source.startswith(GUARD):
+        yield "the second code cell does not start with the guard against a wrong kernel"
     if len(cells) < 2 or f'run = begin("{name}", globals())' not in cells[1].source:
         yield f'the second code cell does not call run = begin("{name}", globals())'
 
@@ -114,8 +116,10 @@ def executed_in_order(notebook: Notebook, name: str) -> Iterator[str]:
 
 def portable(notebook: Notebook, name: str) -> Iterator[str]:
     """Any Python 3 kernel runs it, and nothing ties it to one machine: no path of it in code, text or outputs."""
-    if notebook.metadata.get("kernelspec", {}).get("name") != "python3" or "language_info" not in notebook.metadata:
-        yield "the kernel is not python3; `brrcrl notebooks refresh` sets it"
+    if notebook.metadata.get("kernelspec") != KERNEL or KERNEL["name"] != "python3":
+        yield "the kernel is not the kit's python3; `brrcrl notebooks refresh` sets it"
+    if {**notebook.metadata.get("language_info", {}), "version": ""} != {**LANGUAGE, "version": ""}:
+        yield "the metadata are not what JupyterLab writes, so that opening changes the file; refresh sets them"
     for number, cell in enumerate(notebook.cells, start=1):
         for kind in ("image/svg+xml", "application/pdf"):
             if any(kind in output.get("data", {}) for output in cell.get("outputs", [])):
@@ -180,7 +184,7 @@ def good_notebook() -> Notebook:
     cells = [
         new_markdown_cell(first),
         new_code_cell(declared, metadata={"tags": ["parameters"]}),
-        new_code_cell('from brrcrl_lib.tools.notebooks import begin\n\nrun = begin("07_good", globals())'),
+        new_code_cell(f'{GUARD}from brrcrl_lib.tools.notebooks import begin\n\nrun = begin("07_good", globals())'),
         new_markdown_cell("Prose with a link to https://example.org."),
         new_code_cell("print(1 + 1)", outputs=[new_output("stream", name="stdout", text="2\n")]),
         new_markdown_cell("## What we saw\nTwo."),
@@ -238,6 +242,7 @@ BREAKS: list[tuple[Rule, str, Callable[[Notebook], object]]] = [
     (parameters, "not a literal", declare(PRESET + "delta: float = 1 / 3  # share")),
     (parameters, "breaks its own comment", declare(PRESET + "delta: float = 1.5  # in (0, 1): share")),
     (beginning, "begin(", lambda notebook: code_cells(notebook)[1].update(source='run = begin("08_bad", globals())')),
+    (beginning, "guard", lambda n: code_cells(n)[1].update(source='run = begin("07_good", globals())')),
     (short_cells, "31 lines", put("\n".join(["x = 1"] * 31))),
     (short_cells, "median", lambda n: [cell.update(source="\n".join(["x = 1"] * 9)) for cell in code_cells(n)]),
     (short_cells, "without prose", lambda notebook: notebook.cells.pop(3)),
@@ -248,6 +253,7 @@ BREAKS: list[tuple[Rule, str, Callable[[Notebook], object]]] = [
     (executed_in_order, "stderr", output("stream", name="stderr", text="100%")),
     (portable, "kernel", lambda notebook: notebook.metadata.pop("kernelspec")),
     (portable, "kernel", lambda notebook: notebook.metadata.kernelspec.update(name="my-env")),
+    (portable, "opening changes", lambda notebook: notebook.metadata.language_info.pop("codemirror_mode")),
     (portable, "absolute path", put('print("/home/me/data.csv")')),
     (portable, "absolute path", put(r'print("C:\\data")')),
     (portable, "absolute path", output("stream", name="stdout", text="saved to /tmp/x.png\n")),

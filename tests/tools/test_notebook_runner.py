@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import nbformat
@@ -9,9 +11,21 @@ import papermill
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
+from brrcrl_lib.base.config import PRESETS
+from brrcrl_lib.base.files import ROOT
 from brrcrl_lib.cli import main
+from brrcrl_lib.study.figures import style
 from brrcrl_lib.tools import notebooks
-from brrcrl_lib.tools.notebooks import ParameterError, find_notebooks, plan, refresh, run_notebooks, summary, tidy
+from brrcrl_lib.tools.notebooks import (
+    GUARD,
+    ParameterError,
+    find_notebooks,
+    plan,
+    refresh,
+    run_notebooks,
+    summary,
+    tidy,
+)
 
 PARAMETERS = """\
 preset: str = "recorded"  # one of recorded, smoke, laptop, paper: what to compute
@@ -158,6 +172,57 @@ def test_plain_papermill_is_checked_by_the_cell_after_the_parameters(
             papermill.execute_notebook(path, out, given, progress_bar=False)
         assert caught.value.ename == "ParameterError" and message in caught.value.evalue
         assert nbformat.read(out, as_version=4).cells[-1].outputs == []
+
+
+FIGURE = """\
+import matplotlib.pyplot as plt
+from brrcrl_lib.tools.notebooks import begin
+run = begin("05_plain", globals())
+figure = plt.figure()
+run.save_figure(figure, "fig03_gains")
+(run.figures / "film12_pong.gif").write_text(str(delta))
+"""
+
+
+def test_a_users_run_changes_no_figure_of_the_kit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kit = {path: path.stat().st_mtime_ns for path in (ROOT / "figures").iterdir()}
+    monkeypatch.setenv("BRRCRL_NOTEBOOKS", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.delenv("BRRCRL_FIGURES")
+    runs = f"from pathlib import Path\nfrom brrcrl_lib.study.figures import style\nstyle.ROOT = Path({str(tmp_path)!r})"
+    path = write(tmp_path / "05_plain.ipynb", runs, FIGURE)
+    papermill.execute_notebook(path, tmp_path / "out.ipynb", {"delta": 0.2}, progress_bar=False)
+    written = sorted(path.name for path in (tmp_path / "runs/figures/recorded").iterdir())
+    assert written == ["fig03_gains.png", "film12_pong.gif"]
+    assert {path: path.stat().st_mtime_ns for path in (ROOT / "figures").iterdir()} == kit
+
+
+def test_the_pictures_of_each_preset_have_a_folder_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BRRCRL_FIGURES")
+    assert {style.figures_of(preset) for preset in PRESETS} == {ROOT / "runs/figures" / preset for preset in PRESETS}
+
+
+def test_refresh_writes_figures_of_the_kit_and_an_explicit_folder_wins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BRRCRL_NOTEBOOKS", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setattr(style, "FIGURES", tmp_path / "kit_figures")
+    path = write(tmp_path / "05_plain.ipynb", FIGURE)
+    monkeypatch.setenv("BRRCRL_FIGURES", str(tmp_path / "mine"))
+    refresh(path)
+    assert (tmp_path / "mine/fig03_gains.png").exists() and not (tmp_path / "kit_figures").exists()
+    monkeypatch.delenv("BRRCRL_FIGURES")
+    refresh(path)
+    assert (tmp_path / "kit_figures/fig03_gains.png").exists()
+
+
+def test_a_kernel_without_the_kit_says_which_one_to_choose(tmp_path: Path) -> None:
+    (tmp_path / "cell.py").write_text(GUARD + "from brrcrl_lib.tools.notebooks import begin\n")
+    alone = [sys.executable, "-S", "-I", "cell.py"]  # an interpreter with nothing installed
+    result = subprocess.run(alone, cwd=tmp_path, capture_output=True, text=True)
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[-1].startswith("AssertionError: Wrong kernel: choose Kernel > Change Kernel")
 
 
 def test_refresh_stores_outputs_in_place_and_keeps_only_what_matters(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
+import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure, SubFigure
@@ -148,8 +149,7 @@ def draw_cumulative(axis: Axes, values: Mapping[str, np.ndarray], label: str) ->
     """Share of the states [n] whose value is at most x, one line per rule."""
     lines = (("-", COLORS["ours"]), ("--", COLORS["vanilla"]), ("-.", COLORS["schedule"]))
     for (name, found), (line, color) in zip(values.items(), lines, strict=False):
-        share = np.arange(1, len(found) + 1) / len(found)
-        axis.step(np.sort(found), share, line, where="post", color=color, label=name)
+        sns.ecdfplot(x=found, ls=line, color=color, label=name, ax=axis)
     axis.set(xlabel=label, ylabel="share of states below", ylim=(0, 1.02))
 
 

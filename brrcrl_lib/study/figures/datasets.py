@@ -14,6 +14,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pandas as pd
+import seaborn as sns
 import torch
 from gymnasium.envs.registration import EnvSpec
 from matplotlib.axes import Axes
@@ -77,8 +78,8 @@ def draw_distribution(ax: Axes, values: Mapping[str, Tensor], share: float) -> N
     bins = np.linspace(min(float(v.min()) for v in values.values()), max(float(v.max()) for v in values.values()), 41)
     for kind, some in values.items():
         color, line = KIND_STYLE.get(kind, (COLORS["good"], ":"))
-        weights = np.full(len(some), 100 / len(some))
-        ax.hist(some.numpy(), bins.tolist(), weights=weights, histtype="step", color=color, ls=line, lw=2, label=kind)
+        sns.histplot(x=some.numpy(), bins=bins.tolist(), stat="percent", element="step", alpha=0.12, color=color,
+                     edgecolor=color, ls=line, lw=2, label=kind, ax=ax)  # fmt: skip
         ax.plot(top_edge(some, share), 0.97, "v", color=color, ms=9, mec="black", transform=ax.get_xaxis_transform())
     ax.set(xlim=(bins[0], bins[-1]), ylim=(0, 1.12 * ax.get_ylim()[1]))
 

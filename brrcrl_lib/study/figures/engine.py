@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
+import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.contour import QuadContourSet
 from torch import Tensor
@@ -65,9 +66,8 @@ def draw_prior(left: Axes, right: Axes, shapes: Mapping[str, tuple[Tensor, Tenso
     """Cumulative shares of the prior's standard deviations, and of the distance from its mode to the data."""
     for objective, values in shapes.items():
         for axis, value in zip((left, right), values, strict=True):
-            flat = np.sort(value.flatten().numpy())
-            axis.plot(flat, np.linspace(0, 1, len(flat)), OBJECTIVE_LINES[objective], label=objective,
-                      color=OBJECTIVE_COLORS[objective])  # fmt: skip
+            sns.ecdfplot(x=value.flatten().numpy(), ls=OBJECTIVE_LINES[objective], color=OBJECTIVE_COLORS[objective],
+                         label=objective, ax=axis)  # fmt: skip
     left.set(xlabel="standard deviation of p(a|s), per joint", ylabel="share of states and joints below")
     right.set(xlabel="|mode − recorded action|, per joint", ylabel="share of states and joints below")
     highest = max(float(np.quantile(std.numpy(), 0.99)) for std, _ in shapes.values())
@@ -77,17 +77,14 @@ def draw_prior(left: Axes, right: Axes, shapes: Mapping[str, tuple[Tensor, Tenso
 
 def draw_results(axis: Axes, table: pd.DataFrame) -> None:
     """Mean return of every training seed as a point, a bar at the policy's mean; columns policy and return_mean."""
-    for position, name in enumerate(POLICIES):
-        values = table.loc[table["policy"] == name, "return_mean"].to_numpy()
-        if not len(values):
-            continue
-        kind = name.split(",")[0]
-        spread = np.linspace(-0.12, 0.12, len(values)) if len(values) > 1 else np.zeros(1)
-        axis.hlines(values.mean(), position - 0.3, position + 0.3, color=OBJECTIVE_COLORS[kind], lw=3, alpha=0.5)
-        axis.plot(position + spread, values, OBJECTIVE_MARKERS[kind], color=OBJECTIVE_COLORS[kind], mec="black",
-                  mfc="white" if "mode" in name else None)  # fmt: skip
+    for name, rows in table.groupby("policy"):
+        kind = str(name).split(",")[0]
+        where = {"x": "policy", "y": "return_mean", "order": POLICIES, "color": OBJECTIVE_COLORS[kind], "ax": axis}
+        sns.barplot(rows, **where, alpha=0.25, errorbar=None)
+        sns.swarmplot(rows, **{**where, "color": "white"} if "mode" in str(name) else where, size=6, linewidth=1,
+                      edgecolor="black", marker=OBJECTIVE_MARKERS[kind])  # fmt: skip
     axis.set_xticks(range(len(POLICIES)), [name.replace(", ", ",\n") for name in POLICIES])
-    axis.set_xlim(-0.6, len(POLICIES) - 0.4)
+    axis.set(xlabel="", ylabel="", xlim=(-0.6, len(POLICIES) - 0.4))
     low, high = min(0.0, table["return_mean"].min()), max(0.0, table["return_mean"].max())
     axis.set_ylim(low - 0.04 * (high - low), high + 0.08 * (high - low))
     axis.grid(visible=False, axis="x")

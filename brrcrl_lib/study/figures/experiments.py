@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
+import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
 
@@ -30,15 +31,13 @@ def draw_settings(axis: Axes, lines: pd.DataFrame, names: Sequence[str], ours: i
     the first `ours` are marked, and one without a line leaves a gap.
     """
     for _, line in lines.iterrows():
-        position = len(names) - 1 - names.index(line["setting"])
-        marked = line["setting"] in names[:ours]
+        position, marked = names.index(line["setting"]), line["setting"] in names[:ours]
         color = COLORS["ours"] if marked else COLORS["vanilla"]
         axis.plot([line["low"], line["high"]], [position] * 2, color=color, lw=6, alpha=0.35, solid_capstyle="butt")
         axis.plot(line["return"], position, "D" if marked else "o", color=color, ms=8, mec="black")
-        axis.plot(line["seeds"], [position] * len(line["seeds"]), "o", ms=4, mfc="white", mec="black", mew=0.8)
-    axis.set_yticks(range(len(names)), list(reversed(names)))
-    axis.set_ylim(-0.6, len(names) - 0.4)
-    axis.set_xlabel("return")
+    sns.stripplot(lines.explode("seeds"), x="seeds", y="setting", order=names, orient="h", jitter=False, size=4,
+                  color="white", edgecolor="black", linewidth=0.8, ax=axis)  # fmt: skip
+    axis.set(xlabel="return", ylabel="", ylim=(len(names) - 0.4, -0.6))
     axis.grid(visible=False, axis="y")
 
 

@@ -54,20 +54,19 @@ def use_house_style() -> None:
     )
 
 
-def figures_directory() -> Path:
-    """`figures/` of the kit, or the folder named by BRRCRL_FIGURES."""
-    return Path(os.environ.get("BRRCRL_FIGURES") or ROOT / "figures")
+FIGURES = ROOT / "figures"
+"""The kit's own figures. Only `brrcrl notebooks refresh` writes here: nobody's experiment replaces them."""
 
 
-def figures_of(smoke: bool) -> Path:
-    """Where a run's pictures go: those of a smoke run stay away from the real ones."""
-    return ROOT / "runs" / "smoke_figures" if smoke and "BRRCRL_FIGURES" not in os.environ else figures_directory()
+def figures_of(run: str) -> Path:
+    """Where the pictures of a run go (its preset, or bench): below runs/, or to the folder named by BRRCRL_FIGURES."""
+    return Path(os.environ.get("BRRCRL_FIGURES") or ROOT / "runs" / "figures" / run)
 
 
-def save_figure(figure: Figure, name: str, smoke: bool = False) -> Path:
-    """Write `figures/<name>.png`. A smoke run marks the picture and keeps it away from the real ones."""
-    folder = figures_of(smoke)
-    if smoke:
+def save_figure(figure: Figure, name: str, run: str) -> Path:
+    """Write `<name>.png` to where the pictures of `run` go. Those of a smoke run are marked."""
+    folder = figures_of(run)
+    if run == "smoke":
         figure.text(0.5, 0.5, "smoke run: numbers claim nothing", color="0.6", alpha=0.5, size=20, rotation=20,
                     ha="center", va="center")  # fmt: skip
     path = folder / f"{name}.png"

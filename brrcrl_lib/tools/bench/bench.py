@@ -257,4 +257,4 @@ def draw(report: dict[str, Any]) -> None:
     for axis, (cost, table) in zip(below, report["growth"].items(), strict=True):
         draw_growth(axis, table)
         axis.set_title(f"How the cost of a {cost} grows")
-    save_figure(figure, "bench_optimizers")
+    save_figure(figure, "bench_optimizers", "bench")

@@ -1,0 +1,68 @@
+"""`make lab`: works on copies, loses nothing that a reader changed, and starts wherever it is called."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from brrcrl_lib.tools import lab
+from brrcrl_lib.tools.notebooks import KERNEL
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[Path, Path]:
+    originals = tmp_path / "notebooks"
+    originals.mkdir()
+    for name in ("01_first", "02_second"):
+        (originals / f"{name}.ipynb").write_text(f"{name}, as shipped")
+    return originals, tmp_path / "lab"
+
+
+def test_copies_are_made_once_and_then_left_alone(folders: tuple[Path, Path]) -> None:
+    originals, copies = folders
+    assert "2 new from notebooks/" in lab.copy_notebooks(*folders)
+    (copies / "01_first.ipynb").write_text("my experiment")
+    assert "as you left them" in lab.copy_notebooks(*folders)
+    assert (copies / "01_first.ipynb").read_text() == "my experiment"
+    assert (originals / "01_first.ipynb").read_text() == "01_first, as shipped"
+
+
+def test_a_newer_original_replaces_its_copy_and_what_the_reader_changed_is_kept(folders: tuple[Path, Path]) -> None:
+    originals, copies = folders
+    lab.copy_notebooks(*folders)
+    (copies / "01_first.ipynb").write_text("my experiment")
+    for path in originals.iterdir():
+        path.write_text(f"{path.stem}, new")
+    said = lab.copy_notebooks(*folders)
+    assert "2 new" in said and "1 that you had changed" in said and said.count("\n") == 0
+    assert (copies / "01_first.ipynb").read_text() == "01_first, new"
+    assert (copies / "02_second.ipynb").read_text() == "02_second, new"
+    assert [path.read_text() for path in copies.glob("01_first_2*.ipynb")] == ["my experiment"]
+    assert list(copies.glob("02_second_*")) == []
+
+
+def test_the_kernel_gets_the_kits_name_and_other_settings_stay(tmp_path: Path) -> None:
+    overrides = tmp_path / "share/jupyter/lab/settings/overrides.json"
+    overrides.parent.mkdir(parents=True)
+    overrides.write_text('{"mine": {"theme": "dark"}}')
+    for _ in range(2):
+        lab.register(tmp_path)
+        spec = json.loads((tmp_path / "share/jupyter/kernels/python3/kernel.json").read_text())
+        assert spec["display_name"] == KERNEL["display_name"] == "BR-RCRL kit" and spec["argv"][0] == sys.executable
+        assert json.loads(overrides.read_text()) == {"mine": {"theme": "dark"}, **lab.SETTINGS}
+
+
+def test_the_settings_are_ones_that_the_widget_manager_knows() -> None:
+    schemas = Path(sys.prefix, "share/jupyter/labextensions/@jupyter-widgets/jupyterlab-manager/schemas")
+    for plugin, values in lab.SETTINGS.items():
+        schema = json.loads((schemas / f"{plugin.replace(':', '/')}.json").read_text())
+        assert set(values) <= set(schema["properties"])
+
+
+def test_root_is_allowed_and_flags_are_passed_on() -> None:
+    assert lab.flags(["--port=9"], root=False) == [f"--notebook-dir={lab.COPIES}", "--port=9"]
+    assert lab.flags(["--port=9"], root=True)[1:] == ["--allow-root", "--port=9"]
+    assert lab.flags(["--allow-root"], root=True).count("--allow-root") == 1
