@@ -17,12 +17,13 @@ import numpy as np
 import pandas as pd
 
 from brrcrl_lib.base.files import ROOT
-from brrcrl_lib.data.storage import FlatEpisodes, write_dataset
+from brrcrl_lib.data.storage import FlatEpisodes
 from brrcrl_lib.methods import base
 from brrcrl_lib.study.experiments import grids
 from brrcrl_lib.study.experiments.plan import ExperimentConfig
 from brrcrl_lib.study.experiments.results import read_results
 from brrcrl_lib.study.experiments.running import run_grid
+from brrcrl_lib.tools.publishing.minari_writer import write_dataset
 
 PLUGIN = ROOT / "tests" / "fragile.py"
 DATASET = "test/hopper/replay-v0"
