@@ -117,6 +117,7 @@ def plugged_in() -> Iterator[None]:
     finally:
         base._METHODS.pop("fragile", None)
         base._loaded.discard(str(PLUGIN))
+        sys.modules.pop(PLUGIN.stem, None)
         for name in set(grids.GRIDS) - known:
             del grids.GRIDS[name]
 

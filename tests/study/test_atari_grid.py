@@ -30,6 +30,7 @@ from brrcrl_lib.study.experiments.results import (
 )
 from brrcrl_lib.study.experiments.running import ExperimentConfig, rows_for, run_grid
 from brrcrl_lib.tools.publishing.pack import export_sample
+from brrcrl_lib.tools.publishing.samples import import_sample
 
 RECORDED = ("engine", "targets", "delta_sweep", "ablations", "rtg_independence", "target_vs_observed")
 TD = {"method": "br_rcrl_joint", "objective": "distributional_td"}
@@ -152,6 +153,7 @@ def test_a_grid_names_a_missing_store_and_never_mixes_two(here: Path, monkeypatc
 def test_smoke_runs_on_shipped_samples(here: Path, monkeypatch, capsys) -> None:
     whole = small_store(here / "elsewhere", "qbert", here / "policies" / "qbert")
     export_sample(whole, here / "data/atari/qbert.npz")
+    import_sample(here / "data/atari/qbert.npz", here / "frames" / "sample" / "qbert")
     monkeypatch.setattr(experiments, "WORK", here / "work")
     seen = {("br_rcrl_joint", "distributional_td", "adaptive", 0.1), ("br_rcrl_joint", "monte_carlo", "max", None)}
     seen |= {("vanilla", None, "dt_schedule", None), ("cloning", None, None, None)}
@@ -166,7 +168,6 @@ def test_smoke_runs_on_shipped_samples(here: Path, monkeypatch, capsys) -> None:
     assert len(read_trace(select(rows, target="max")["key"].iloc[0], 0.95, folder)) == 2 * experiments.SMOKE_STEPS
     differences = {"TD": {"objective": "distributional_td"}, "vanilla": {"method": "vanilla", "target": "dt_schedule"}}
     settings = variants(differences, "br_rcrl_joint")
-    settings["vanilla"]["delta"] = None
     assert list(summarise(rows, settings)["setting"]) == ["TD", "vanilla"]
     # The command that makes a row again finds the cell, and the same score to the digit.
     key = select(rows, method="cloning")["key"].iloc[0]
