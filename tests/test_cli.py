@@ -16,7 +16,7 @@ from nbformat.v4 import new_markdown_cell, new_notebook
 from brrcrl_lib import cli
 from brrcrl_lib.base.errors import KitError
 from brrcrl_lib.base.files import ROOT
-from brrcrl_lib.tools import notebooks
+from brrcrl_lib.tools import notebook_commands, notebooks
 from brrcrl_lib.tools.importing import d4rl
 from brrcrl_lib.tools.parameters import ParameterError
 from brrcrl_lib.tools.publishing import verify
@@ -72,7 +72,7 @@ def test_an_unknown_flag_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_parameters_arrive_as_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
-    monkeypatch.setattr(cli, "run_notebooks", lambda config: seen.append(config))
+    monkeypatch.setattr(notebook_commands, "run_notebooks", lambda config: seen.append(config))
     assert call("notebooks", "run", "02", "3", "--preset", "smoke", "-p", "delta", "0.2", "-p", "shift", "-1") == 0
     assert seen[0].notebooks == ("02", "3") and seen[0].preset == "smoke"
     assert seen[0].parameter == (("delta", "0.2"), ("shift", "-1"))

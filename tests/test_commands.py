@@ -217,7 +217,7 @@ def test_games_are_not_confused(game: Path, words: list, sentence: str, capsys) 
     (["--method", "cloning", "--dataset", HOPPER],
      "the method comes first now, without --method: brrcrl train cloning --dataset ... --out ..."),
     (["--dataset", HOPPER, "--method=bayesian"], "brrcrl train br_rcrl --dataset ... --out ..."),
-    (["--dataset", HOPPER], "which method? brrcrl train METHOD --dataset ... (there are: br_rcrl, br_rcrl_joint, "),
+    (["--dataset", HOPPER], "which method? brrcrl train METHOD --dataset ... (there are: bear, br_rcrl, "),
 ])  # fmt: skip
 def test_train_refuses_what_it_cannot_do(words: list, sentence: str, frames: Path, tmp_path: Path, capsys) -> None:
     assert call("train", *words, "--out", tmp_path / "run") == 2

@@ -330,7 +330,7 @@ def test_every_switch_trains(data, options: dict) -> None:
     ({"gradient_clip": 0.0}, "gradient_clip must lie in"),
     ({"return_scale": -1.0}, "return_scale must lie in"),
     ({"warmup": 0}, "warmup must be at least 1"),
-    ({"weight_decay": -1.0}, "weight_decay must be at least 0"),
+    ({"weight_decay": -1.0}, "weight_decay must lie in"),
 ])  # fmt: skip
 def test_wrong_settings_are_refused(options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
