@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from brrcrl_lib.base.config import did_you_mean
 from brrcrl_lib.base.errors import KitError
-from brrcrl_lib.base.limits import check_settings
+from brrcrl_lib.tools.settings import check_settings
 
 COMMANDS = {  # name: (module, configuration, function, what it does)
     "notebooks run": (
