@@ -11,17 +11,17 @@ import csv
 import math
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from brrcrl_lib.base.devices import generator, pick_device, track
 from brrcrl_lib.base.errors import KitError
-from brrcrl_lib.base.files import git_revision, versions, write_csv, write_json
-from brrcrl_lib.base.locks import hold_folder
+from brrcrl_lib.base.files import git_revision, locked, versions, write_csv, write_json
 from brrcrl_lib.base.tensors import optimizer_tensors, restore_optimizer
 from brrcrl_lib.checkpoints import (
     Checkpoint,
@@ -89,11 +89,9 @@ def fit(
     trainer = Trainer(config, training, pick_device(config.device), out, preset)
     if config.patience is not None:
         trainer.watch(held_out)
-    try:
+    with nullcontext() if out is None else locked(out, purpose="training in"):
         trainer.begin(resume)
         trainer.train()
-    finally:
-        trainer.let_go()
     return Run(trainer.method.as_it_plays(best=True), config, trainer.about(), trainer.metrics)
 
 
@@ -124,7 +122,6 @@ class Trainer:
         self.generator = generator(config.seed, self.source.device)
         self.step, self.seconds = 0, 0.0
         self.metrics: list[dict[str, float]] = []
-        self.lock: IO[str] | None = None
         self.held_out: list[Batch] = []
         self.best: dict[str, Any] | None = None
         """`step` and `value` of the best check on held-out episodes."""
@@ -160,7 +157,6 @@ class Trainer:
         """Take up the run in `out`, if there is one and it was asked for; then write config.json."""
         if self.out is None:
             return
-        self.lock = hold_folder(self.out, "training in")
         path = self.out / "checkpoint.safetensors"
         if path.exists() and not resume:
             raise FileExistsError(
@@ -169,11 +165,6 @@ class Trainer:
         if path.exists():
             self.restore(Checkpoint.load(path))
         write_json(self.out / "config.json", {"config": config_dict(self.config), **self.about()})
-
-    def let_go(self) -> None:
-        """Others may train in `out` again."""
-        if self.lock is not None:
-            self.lock.close()
 
     def train(self) -> None:
         config = self.config

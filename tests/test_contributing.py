@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -19,10 +20,10 @@ from brrcrl_lib.checkpoints import Checkpoint
 HOPPER = "brrcrl/hopper/medium-replay-v0"
 
 
-def code_block(heading: str) -> str:
-    """The first Python block under a heading of CONTRIBUTING.md."""
+def code_block(heading: str, language: str = "python") -> str:
+    """The first block of a language under a heading of CONTRIBUTING.md."""
     section = (ROOT / "CONTRIBUTING.md").read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
-    found = re.search(r"```python\n(.*?)```", section, re.DOTALL)
+    found = re.search(rf"```{language}\n(.*?)```", section, re.DOTALL)
     assert found is not None
     return found[1]
 
@@ -124,11 +125,8 @@ def test_the_target_rule_of_the_guide_asks_for_what_it_says() -> None:
 
 
 def test_the_card_of_the_guide_is_a_card() -> None:
-    from dataclasses import replace
+    from brrcrl_lib.worlds import make_card
 
-    from brrcrl_lib.worlds import KINDS, Reference
-
-    card = eval(
-        code_block("Add a dataset or an environment"), {"replace": replace, "KINDS": KINDS, "Reference": Reference}
-    )
+    entries = tomllib.loads(code_block("Add a dataset or an environment", "toml"))["worlds"]
+    (card,) = (make_card(name, **entry) for name, entry in entries.items())
     assert (card.name, card.kind, card.reference.source) == ("ant", "box", "d4rl")

@@ -105,10 +105,11 @@ def old_path(target: Path) -> Path:
 
 
 @contextmanager
-def locked(target: Path, wait: bool = False) -> Iterator[None]:
-    """Keep other writers of `target` out; the system gives the lock back when the process ends, however it ends.
+def locked(target: Path, wait: bool = False, purpose: str = "writing") -> Iterator[None]:
+    """Keep other processes out of `target`; the system gives the lock back when the process ends, however it ends.
 
-    If there is another, wait for it or complain. Where the system has no such locks (Windows), nothing is locked.
+    If there is another, wait for it or say which. Where there are no such locks (Windows, some network file systems),
+    nothing is locked.
     """
     try:
         import fcntl
@@ -118,13 +119,20 @@ def locked(target: Path, wait: bool = False) -> Iterator[None]:
     path = target.with_name(f".{target.name}.lock")
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a") as file:
+        with path.open("a+") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             except BlockingIOError:
-                raise KitError(f"another process is writing {target}; wait for it, or end it") from None
+                file.seek(0)
+                who = file.read() or "another process"
+                raise KitError(f"{who} is {purpose} {target}; wait for it to end, or end it") from None
+            except OSError:
+                pass  # a file system without locks
             if not path.exists() or not os.path.samestat(os.fstat(file.fileno()), path.stat()):
                 continue  # whoever held it has removed the file meanwhile
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {platform.node()}")
+            file.flush()
             try:
                 yield
             finally:

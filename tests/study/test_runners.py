@@ -14,8 +14,7 @@ import pytest
 from grid_cases import Kit, comparable, finish, in_thread, wait_until
 
 from brrcrl_lib.base.errors import KitError
-from brrcrl_lib.base.files import write_json
-from brrcrl_lib.base.locks import hold_folder
+from brrcrl_lib.base.files import locked, write_json
 from brrcrl_lib.data.vectors import OfflineDataset
 from brrcrl_lib.methods.base import config_for
 from brrcrl_lib.study.experiments.claims import Claims, Holder
@@ -138,10 +137,10 @@ def test_merging_makes_the_same_file_again(kit: Kit, undisturbed: Kit, capsys) -
 
 def test_two_trainings_never_share_a_folder(tmp_path: Path, dataset: OfflineDataset) -> None:
     config = config_for("cloning", "smoke", "box")
-    with hold_folder(tmp_path / "run", "training in"):
+    with locked(tmp_path / "run", purpose="training in"):
         with pytest.raises(KitError, match=rf"process {os.getpid()} on .* is training in .*run; wait for it to end"):
             fit(config, dataset, tmp_path / "run")
-        assert [path.name for path in (tmp_path / "run").iterdir()] == [".lock"]
+        assert not (tmp_path / "run").exists()
     fit(config, dataset, tmp_path / "run")
     fit(config, dataset, tmp_path / "run", resume=True)  # a training that has ended holds nothing
 

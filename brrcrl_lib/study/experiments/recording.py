@@ -10,8 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from brrcrl_lib.base.files import atomic_path
-from brrcrl_lib.base.locks import alone_in
+from brrcrl_lib.base.files import atomic_path, locked
 from brrcrl_lib.study.experiments.grids import Cell, cells
 from brrcrl_lib.study.experiments.plan import GridConfig
 from brrcrl_lib.study.experiments.results import REQUIRED, read_results
@@ -32,7 +31,7 @@ def merge_command(config: MergeConfig) -> int:
 def merge(config: GridConfig, wanted: Sequence[Cell]) -> int:
     """Old rows and new, in one pass over the cells; how many rows there are now. One process at a time merges."""
     path = config.path
-    with alone_in(path.parent):
+    with locked(path.parent, wait=True):
         old = read_results(path).to_dict("records") if path.exists() else []
         finished = config.store.rows(wanted)
         rows: dict[str, dict[Any, Any]] = {row["key"]: row for row in old}
