@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from brrcrl_lib.base.errors import KitError
+from brrcrl_lib.base.config import in_range, one_of
 from brrcrl_lib.inference.targets import Target
 from brrcrl_lib.nets import Categorical, GaussianMixture
 
@@ -52,10 +52,8 @@ class Chooser:
     _running: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64), init=False)
 
     def __post_init__(self) -> None:
-        if self.mode not in MODES:
-            raise KitError(f"unknown mode '{self.mode}' (valid: {', '.join(MODES)})")
-        if not 0 <= self.epsilon <= 1:
-            raise KitError(f"epsilon must lie in [0, 1]; got {self.epsilon}")
+        one_of(self, "mode", MODES)
+        in_range(self, "epsilon", 0, 1)
 
     def reset(self, episodes: int) -> None:
         self._episodes, self._running = episodes, torch.arange(episodes)

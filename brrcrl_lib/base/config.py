@@ -1,4 +1,4 @@
-"""Presets: the same experiment at four sizes.
+"""Presets, the same experiment at four sizes; and checks of what a field may be.
 
 A configuration is a frozen dataclass whose defaults are the `laptop` values; its class attribute `presets`
 lists, for the other presets, only what differs. `recorded` shows what `laptop` made. Where the kind of data asks for
@@ -8,7 +8,8 @@ other sizes (vectors or pixels), entries such as "pixels" and "smoke pixels" say
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
@@ -43,3 +44,30 @@ def did_you_mean(given: str, valid: Mapping[str, Any] | list[str] | tuple[str, .
     near = get_close_matches(str(given), names, n=1, cutoff=0.5)
     listing = ", ".join(names)
     return (f"; did you mean '{near[0]}'?" if near else "") + f" (valid: {listing})"
+
+
+# -- checks, for the `__post_init__` of a configuration ----------------------------------------------------------
+
+
+def one_of(config: Any, name: str, valid: Iterable[str]) -> None:
+    value = getattr(config, name)
+    if value not in valid:
+        raise KitError(f"unknown {name.replace('_', ' ')} '{value}'{did_you_mean(value, tuple(valid))}")
+
+
+def at_least(config: Any, smallest: float, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and not value >= smallest:
+            raise KitError(f"{name} must be at least {smallest}; got {value}")
+
+
+def in_range(config: Any, name: str, low: float, high: float, open_low: bool = False, open_high: bool = False) -> None:
+    """`None` is always fine; what is not a number never."""
+    value = getattr(config, name)
+    if value is None:
+        return
+    inside = low <= value <= high and not (open_low and value == low) and not (open_high and value == high)
+    if not inside or not math.isfinite(value):
+        left, right = "(" if open_low else "[", ")" if open_high or high == math.inf else "]"
+        raise KitError(f"{name} must lie in {left}{low}, {high}{right}; got {value}")

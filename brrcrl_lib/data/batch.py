@@ -5,12 +5,16 @@ Datasets of vectors (vectors.py) and stores of frames (frame_source.py) are both
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from brrcrl_lib.base.errors import KitError
+from brrcrl_lib.data.registry import DatasetError
 
 KINDS = ("box", "discrete", "pixels")
 """What a method must be able to take: vectors and a box of actions, vectors and discrete actions, or frames."""
@@ -140,3 +144,22 @@ def return_facts(rtg: Tensor) -> dict[str, Any]:
         "return_range": (float(values.min()), float(values.max())),
         "return_quantiles": tuple(np.quantile(values, np.linspace(0, 1, 101)).round(4).tolist()),
     }
+
+
+def best_share(returns: Tensor, share: float) -> Tensor:
+    """The best `share` of the episodes with `returns` [n], at least one; of equal ones the earlier. In order."""
+    if not 0 < share <= 1:
+        raise KitError(f"the share of trajectories to keep must lie in (0, 1]; got {share}")
+    count = max(1, math.ceil(share * len(returns) - 1e-9))
+    return torch.sort(returns, descending=True, stable=True).indices[:count].sort().values
+
+
+def random_split(name: str, episodes: int, held_out: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Episodes at random into (train, held out), both in order and with at least one; `name` is that of the data."""
+    if not 0 < held_out < 1:
+        raise KitError(f"the share of episodes to hold out must lie in (0, 1); got {held_out}")
+    if episodes < 2:
+        raise DatasetError(f"{name} has a single episode, which cannot be split")
+    count = min(episodes - 1, max(1, round(held_out * episodes)))
+    order = torch.randperm(episodes, generator=generator, device=generator.device)
+    return order[count:].sort().values, order[:count].sort().values

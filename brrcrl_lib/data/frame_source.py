@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import fields
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from brrcrl_lib.base.errors import KitError
 from brrcrl_lib.data.atari import AtariConfig
-from brrcrl_lib.data.batch import TRANSITIONS, Batch, Facts, Needs, return_facts
+from brrcrl_lib.data.batch import TRANSITIONS, Batch, Facts, Needs, best_share, random_split, return_facts
 from brrcrl_lib.data.frame_format import STACK, store_name
 from brrcrl_lib.data.frames import FrameStore
 from brrcrl_lib.data.registry import DatasetError
@@ -66,21 +63,14 @@ class FrameSource:
 
     def top_fraction(self, share: float) -> FrameSource:
         """The best `share` of the games by score, at least one; of equal ones the earlier. Order is kept."""
-        if not 0 < share <= 1:
-            raise KitError(f"the share of trajectories to keep must lie in (0, 1]; got {share}")
         games = self._all_games()
-        count = max(1, math.ceil(share * len(games) - 1e-9))
-        best = np.argsort(-self.store.returns[games], kind="stable")[:count]
-        return FrameSource(self.store, games[np.sort(best)])
+        return FrameSource(self.store, games[best_share(torch.from_numpy(self.store.returns[games]), share).numpy()])
 
     def split(self, held_out: float, generator: torch.Generator) -> tuple[FrameSource, FrameSource]:
         """Whole games at random into (train, held out); both get at least one. Order is kept."""
         games = self._all_games()
-        if len(games) < 2:
-            raise DatasetError(f"{self.id} has a single game, which cannot be split")
-        count = min(len(games) - 1, max(1, round(held_out * len(games))))
-        order = torch.randperm(len(games), generator=generator).numpy()
-        return tuple(FrameSource(self.store, games[np.sort(part)]) for part in (order[count:], order[:count]))  # type: ignore[return-value]
+        training, held = random_split(self.id, len(games), held_out, generator)
+        return FrameSource(self.store, games[training.numpy()]), FrameSource(self.store, games[held.numpy()])
 
     def _all_games(self) -> np.ndarray:
         return np.arange(self.store.episodes) if self.games is None else self.games
@@ -89,13 +79,4 @@ class FrameSource:
         """Steps drawn uniformly; `needs.next` costs a second read, and leaves out what nobody knows the end of."""
         if needs.context:
             raise DatasetError(f"{self.id} holds frames; windows of several steps come from vectors only")
-        drawn: Any = self.store.sample(size, generator, with_next=needs.next, among=self.among)
-        return Batch(
-            observations=drawn.observations,
-            actions=drawn.actions,
-            returns=drawn.rtg,
-            rewards=drawn.rewards,
-            done=drawn.dones,
-            indices=drawn.indices,
-            next_observations=drawn.next_observations,
-        )
+        return self.store.sample(size, generator, needs.next, self.among)

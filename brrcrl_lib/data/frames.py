@@ -7,7 +7,7 @@ not begun, black. Frames of another game never get in, and a lost life does not 
 from __future__ import annotations
 
 import mmap
-from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from brrcrl_lib.base.files import settle
+from brrcrl_lib.data.batch import Batch
 from brrcrl_lib.data.frame_format import (
     ENDED,
     EPISODE,
@@ -35,22 +36,6 @@ from brrcrl_lib.worlds import STORES, DatasetName
 
 RESIDENT_BYTES = 256_000_000
 """Mapped pages that a store keeps before it gives them back; the system's cache keeps them if it has room."""
-
-
-@dataclass(frozen=True)
-class FrameBatch:
-    """Some steps of a store, in the order they were asked for."""
-
-    observations: Tensor  # [B, 4, height, width] uint8
-    actions: Tensor  # [B] int64
-    rtg: Tensor  # [B] float32: discounted, from this step's reward on
-    rewards: Tensor  # [B] float32
-    dones: Tensor  # [B] bool: nothing follows in this episode (a game, or a life if the store was opened so)
-    indices: Tensor  # [B] int64
-    next_observations: Tensor | None = None  # [B, 4, height, width] uint8; where the game was over, the observation
-
-    def __len__(self) -> int:
-        return len(self.actions)
 
 
 class FrameStore:
@@ -151,48 +136,40 @@ class FrameStore:
         self._blacken(stacks, steps)
         return torch.from_numpy(stacks)
 
-    def with_next(self, indices: np.ndarray | Tensor) -> tuple[Tensor, Tensor]:
-        """Observations and those one step later, both [B, 4, height, width]; after a game's last step, the same."""
-        steps = np.asarray(indices, dtype=np.int64)
-        last = (self.flags[steps] & ENDED) != 0
-        return self.observations(steps), self.observations(np.where(last, steps, steps + 1))
+    def batch(self, indices: np.ndarray | Tensor, with_next: bool = False) -> Batch:
+        """The steps `indices` [B]; `done` where nothing follows in this episode (a game, or a life if opened so).
 
-    def batch(self, indices: np.ndarray | Tensor, with_next: bool = False) -> FrameBatch:
-        """The steps `indices` [B]."""
+        With `with_next` also the observations one step later; after a game's last step, the same again.
+        """
         chosen = torch.as_tensor(indices, dtype=torch.int64)
-        if with_next:
-            observations, following = self.with_next(chosen)
-        else:
-            observations, following = self.observations(chosen), None
-        return FrameBatch(
-            observations=observations,
+        ahead = torch.from_numpy((self.flags[chosen.numpy()] & ENDED) == 0).long()  # 1, or 0 where the game ended
+        return Batch(
+            observations=self.observations(chosen),
             actions=self.actions[chosen].long(),
-            rtg=self.rtg[chosen],
+            returns=self.rtg[chosen],
             rewards=self.rewards[chosen],
-            dones=self.dones[chosen],
+            done=self.dones[chosen],
             indices=chosen,
-            next_observations=following,
+            next_observations=self.observations(chosen + ahead) if with_next else None,
         )
 
     def sample(
-        self, batch_size: int, generator: torch.Generator, with_next: bool = False, among: Tensor | None = None
-    ) -> FrameBatch:
+        self, size: int, generator: torch.Generator, with_next: bool = False, among: Tensor | None = None
+    ) -> Batch:
         """Steps drawn uniformly with replacement, from all or from the steps `among` [n].
 
         With `with_next`, steps after which the recording was cut off are left out: nobody knows what followed.
         """
         if with_next:
-            among = self.known_next() if among is None else among[~torch.from_numpy(self.truncated())[among]]
-        count = len(self) if among is None else len(among)
-        drawn = torch.randint(count, (batch_size,), generator=generator)
+            among = self._known_next if among is None else among[~torch.from_numpy(self.truncated())[among]]
+        drawn = torch.randint(len(self) if among is None else len(among), (size,), generator=generator)
         return self.batch(drawn if among is None else among[drawn], with_next)
 
-    def known_next(self) -> Tensor | None:
+    @cached_property
+    def _known_next(self) -> Tensor | None:
         """Steps whose successor is known, [n]; None if that is all of them."""
-        if not hasattr(self, "_known_next"):
-            cut = self.truncated()
-            self._known_next = torch.from_numpy(np.flatnonzero(~cut)) if cut.any() else None
-        return self._known_next
+        cut = self.truncated()
+        return torch.from_numpy(np.flatnonzero(~cut)) if cut.any() else None
 
     def episode_steps(self, episodes: np.ndarray) -> Tensor:
         """Indices of all steps of the `episodes` [n], in that order."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
@@ -13,8 +12,7 @@ from gymnasium.envs.registration import EnvSpec
 from torch import Tensor
 
 from brrcrl_lib.base.environments import make_env
-from brrcrl_lib.base.errors import KitError
-from brrcrl_lib.data.batch import TRANSITIONS, Batch, Facts, Needs, return_facts
+from brrcrl_lib.data.batch import TRANSITIONS, Batch, Facts, Needs, best_share, random_split, return_facts
 from brrcrl_lib.data.registry import DatasetError
 from brrcrl_lib.returns import ReturnBuckets, reward_to_go
 
@@ -162,21 +160,12 @@ class OfflineDataset:
 
     def top_fraction(self, share: float) -> OfflineDataset:
         """The best `share` of the trajectories by return, at least one; of equal ones the earlier. Order is kept."""
-        if not 0 < share <= 1:
-            raise KitError(f"the share of trajectories to keep must lie in (0, 1]; got {share}")
-        count = max(1, math.ceil(share * self.episodes - 1e-9))
-        best = torch.sort(self.returns, descending=True, stable=True).indices[:count]
-        return self.select(best.sort().values)
+        return self.select(best_share(self.returns, share))
 
     def split(self, held_out: float, generator: torch.Generator) -> tuple[OfflineDataset, OfflineDataset]:
         """Whole episodes at random into (train, held out); both get at least one. Order is kept."""
-        if not 0 < held_out < 1:
-            raise KitError(f"the share of episodes to hold out must lie in (0, 1); got {held_out}")
-        if self.episodes < 2:
-            raise DatasetError(f"{self.id} has a single episode, which cannot be split")
-        count = min(self.episodes - 1, max(1, round(held_out * self.episodes)))
-        order = torch.randperm(self.episodes, generator=generator, device=generator.device)
-        return self.select(order[count:].sort().values), self.select(order[:count].sort().values)
+        training, held = random_split(self.id, self.episodes, held_out, generator)
+        return self.select(training), self.select(held)
 
     def __repr__(self) -> str:
         env = self.env_spec.id if self.env_spec else "environment unknown"

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from brrcrl_lib.base.config import did_you_mean
+from brrcrl_lib.base.config import in_range, one_of
 from brrcrl_lib.base.errors import KitError
 from brrcrl_lib.data.batch import Facts
 from brrcrl_lib.returns import ReturnBuckets
@@ -34,12 +34,6 @@ class Target(Protocol):
         ...
 
 
-def check_delta(delta: float) -> float:
-    if not 0.0 < delta < 1.0:
-        raise KitError(f"delta must lie in (0, 1); got {delta!r}")
-    return delta
-
-
 @dataclass
 class Adaptive:
     """theta_delta(s): as high as the state allows with probability delta (Algorithm 1). Remembers nothing."""
@@ -47,7 +41,7 @@ class Adaptive:
     delta: float = 0.1
 
     def __post_init__(self) -> None:
-        check_delta(self.delta)
+        in_range(self, "delta", 0, 1, open_low=True, open_high=True)
 
     def reset(self, episodes: int) -> None: ...
 
@@ -132,18 +126,16 @@ class TargetSettings:
     dt_schedule diverges: a shortfall e becomes e / gamma^t. Off by default, so that recorded rows can be made again."""
 
     def __post_init__(self) -> None:
-        if self.target not in TARGETS:
-            raise KitError(f"unknown target '{self.target}'{did_you_mean(self.target, TARGETS)}")
+        one_of(self, "target", TARGETS)
         if self.target == "adaptive":
-            check_delta(self.delta)
+            in_range(self, "delta", 0, 1, open_low=True, open_high=True)
         if self.target == "fixed" and self.value is None and self.quantile is None:
             raise KitError("target fixed needs a value or a quantile, for example --value 200 or --quantile 0.9")
         if self.value is not None and self.quantile is not None:
             raise KitError("give a value or a quantile, not both")
         if self.value is not None and not math.isfinite(self.value):
             raise KitError(f"value must be a finite return; got {self.value}")
-        if self.quantile is not None and not 0 <= self.quantile <= 1:
-            raise KitError(f"quantile must lie in [0, 1]; got {self.quantile}")
+        in_range(self, "quantile", 0, 1)
 
     def rule(self, facts: Facts) -> Target:
         """The target rule for a model that was trained on data with these `facts`."""

@@ -10,7 +10,6 @@ layer) is computed once per state and then shared by all actions that are compar
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -22,13 +21,13 @@ from torch.nn import functional as F
 from brrcrl_lib.base.errors import KitError
 from brrcrl_lib.data.batch import Batch
 from brrcrl_lib.inference.optimizers import OPTIMIZERS, CrossEntropy, Optimizer, Problem, make_optimizer
-from brrcrl_lib.inference.targets import TargetSettings
 from brrcrl_lib.inference.threshold import SOURCES, return_distribution
 from brrcrl_lib.methods.base import Method
 from brrcrl_lib.methods.cloning import CloningPolicy
 from brrcrl_lib.methods.settings import (
     PAPER_BOX,
     SMOKE,
+    BayesianAct,
     BucketSettings,
     GaussianSettings,
     MethodConfig,
@@ -37,7 +36,7 @@ from brrcrl_lib.methods.settings import (
     one_of,
 )
 from brrcrl_lib.nets import DistributionNet, GaussianHead, GaussianMixture, Standardiser, make_head, mlp
-from brrcrl_lib.policies import MODES, Chooser, Policy, TargetPolicy
+from brrcrl_lib.policies import Chooser, Policy, TargetPolicy
 from brrcrl_lib.returns import ReturnBuckets
 
 FUSIONS = ("early", "late")
@@ -72,8 +71,6 @@ class BrRcrlConfig(BucketSettings, GaussianSettings, MethodConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_gaussian()
-        self.check_buckets()
         one_of(self, "objective", OBJECTIVES)
         one_of(self, "fusion", FUSIONS)
         at_least(self, 1, "negatives")
@@ -88,7 +85,7 @@ class BrRcrlConfig(BucketSettings, GaussianSettings, MethodConfig):
 
 
 @dataclass(frozen=True)
-class BrRcrlAct(TargetSettings):
+class BrRcrlAct(BayesianAct):
     """How BR-RCRL is made to act."""
 
     optimizer: str = "cem"
@@ -98,20 +95,11 @@ class BrRcrlAct(TargetSettings):
     source: str = "prior_samples"  # recorded rows were played so; new ones will say "auto" here
     """Where p(R|s) comes from: prior_samples (the paper), value_model (the released code), prior_samples_logits, or
     auto: as the objective that was trained, value_model for authors and prior_samples for paper."""
-    prior_weight: float = 1.0
-    """alpha of E(a|s) = -alpha log p(a|s) - log p(R >= theta|s,a): below 1 the action may leave the prior further than
-    the paper's energy allows, above 1 less far. theta_delta(s) is the data's own at any alpha."""
-    mode: str = "best"
-    """best: the lowest-energy action. sample: a draw from pi proportional to p(a|s)^alpha p(R >= theta|s,a)."""
-    clone: bool = False
-    """Ignore the return model and play the prior's mode: behaviour cloning with the same weights."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         one_of(self, "optimizer", OPTIMIZERS)
         one_of(self, "source", ("auto", *SOURCES))
-        in_range(self, "prior_weight", 0, math.inf)
-        one_of(self, "mode", MODES)
         at_least(self, 2, "samples")
 
     def source_for(self, objective: str) -> str:
@@ -264,11 +252,6 @@ def info_nce(scores: Tensor) -> Tensor:
     return -scores.log_softmax(-1)[:, 0].mean()
 
 
-def return_likelihood(log_return: Tensor, labels: Tensor) -> Tensor:
-    """L1 = -log p(R|s,a), from log p(.|s,a) [B, buckets] and the bucket of R [B]."""
-    return F.nll_loss(log_return, labels)
-
-
 def bayesian_loss(
     model: BayesianModel,
     batch: Batch,
@@ -303,7 +286,7 @@ def bayesian_loss(
         total = parts["prior_nll"] + parts["contrast"]
     else:
         raise KitError(f"unknown objective '{objective}' (valid: {', '.join(OBJECTIVES)})")
-    parts["return_nll"] = return_likelihood(log_returns[:, 0], labels)
+    parts["return_nll"] = F.nll_loss(log_returns[:, 0], labels)  # L1 = -log p(R|s,a)
     parts["value_nll"] = F.nll_loss(model.value(states), labels)
     # The value model shares no weights with the rest, so adding its loss is the same as training it apart.
     return {"loss": total + return_weight * parts["return_nll"] + parts["value_nll"], **parts}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,21 +13,20 @@ from torch.nn import functional as F
 
 from brrcrl_lib.base.errors import KitError
 from brrcrl_lib.data.batch import Batch, Needs
-from brrcrl_lib.inference.targets import TargetSettings
 from brrcrl_lib.methods.base import Method
 from brrcrl_lib.methods.cloning import CloningModel, CloningPolicy
 from brrcrl_lib.methods.settings import (
     PAPER_GAMES,
     SMOKE,
+    BayesianAct,
     BucketSettings,
     EncoderSettings,
     MethodConfig,
     at_least,
-    in_range,
     one_of,
 )
 from brrcrl_lib.nets import Categorical, Encoder, channels_last, make_head
-from brrcrl_lib.policies import MODES, Chooser, Policy, TargetPolicy
+from brrcrl_lib.policies import Chooser, Policy, TargetPolicy
 from brrcrl_lib.returns import ReturnBuckets
 
 OBJECTIVES = {
@@ -83,8 +81,6 @@ class JointConfig(BucketSettings, EncoderSettings, MethodConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_encoder()
-        self.check_buckets()
         one_of(self, "objective", OBJECTIVES)
         one_of(self, "next_policy", NEXT_POLICIES)
         at_least(self, 1, "target_every")
@@ -99,22 +95,11 @@ class JointConfig(BucketSettings, EncoderSettings, MethodConfig):
 
 
 @dataclass(frozen=True)
-class JointAct(TargetSettings):
+class JointAct(BayesianAct):
     """How the joint table is made to act."""
 
-    prior_weight: float = 1.0
-    """alpha of pi(a|s) proportional to p(a|s)^alpha p(R >= theta|s,a); 1: pi^delta, the paper's."""
-    mode: str = "best"
-    """best: the likeliest action of that policy. sample: a draw from it."""
     epsilon: float = 0.01
     """Share of decisions that are uniformly random, as in the paper's evaluation."""
-    clone: bool = False
-    """Ignore the returns and play p(a|s): behaviour cloning with the same weights."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        one_of(self, "mode", MODES)
-        in_range(self, "prior_weight", 0, math.inf)
 
 
 # -- networks ----------------------------------------------------------------------------------------------------

@@ -38,11 +38,6 @@ class CloningConfig(GaussianSettings, EncoderSettings, MethodConfig):
         "paper pixels": {**PAPER_GAMES, "encoder": "nature", "standardise_frames": False},
     }
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check_encoder()
-        self.check_gaussian()
-
 
 @dataclass(frozen=True)
 class CloningAct:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 
-from brrcrl_lib.base.config import did_you_mean
+from brrcrl_lib.base.config import at_least, in_range, one_of
 from brrcrl_lib.base.errors import KitError
 from brrcrl_lib.data.batch import Facts
+from brrcrl_lib.inference.targets import TargetSettings
 from brrcrl_lib.nets import ENCODERS, Encoder, VectorEncoder, make_encoder
+from brrcrl_lib.policies import MODES
 from brrcrl_lib.returns import SCHEMES, ReturnBuckets
 from brrcrl_lib.worlds import world_of
 
@@ -83,7 +84,7 @@ PAPER_GAMES = {"steps": 3_000_000, "batch_size": 32, "log_every": 1_000, "checkp
 
 
 @dataclass(frozen=True)
-class EncoderSettings:
+class EncoderSettings(MethodConfig):
     """How observations are read."""
 
     encoder: str = "auto"
@@ -95,7 +96,8 @@ class EncoderSettings:
     hidden: tuple[int, ...] = (256, 256, 256)
     """Hidden layers, for vectors."""
 
-    def check_encoder(self) -> None:
+    def __post_init__(self) -> None:
+        super().__post_init__()
         one_of(self, "encoder", ("auto", *ENCODERS))
         if any(width < 1 for width in self.hidden):
             raise KitError(f"hidden layers need at least one unit each; got {self.hidden}")
@@ -110,7 +112,7 @@ class EncoderSettings:
 
 
 @dataclass(frozen=True)
-class GaussianSettings:
+class GaussianSettings(MethodConfig):
     """The distribution over a box of actions."""
 
     components: int = 1
@@ -120,7 +122,8 @@ class GaussianSettings:
     log_std_range: tuple[float, float] = (-4.0, 15.0)
     """Bounds of the log standard deviation (the released code's)."""
 
-    def check_gaussian(self) -> None:
+    def __post_init__(self) -> None:
+        super().__post_init__()
         at_least(self, 1, "components")
         if not self.log_std_range[0] < self.log_std_range[1]:
             raise KitError(f"log_std_range must rise; got {self.log_std_range}")
@@ -133,7 +136,7 @@ BUCKET_RANGES = ("data", "authors", "paper")
 
 
 @dataclass(frozen=True)
-class BucketSettings:
+class BucketSettings(MethodConfig):
     """How returns are counted: the buckets B of Section 4.3."""
 
     buckets: int = 80
@@ -146,7 +149,8 @@ class BucketSettings:
     value_range: tuple[float, float] | None = None
     """V_min and V_max by hand, instead of bucket_range."""
 
-    def check_buckets(self) -> None:
+    def __post_init__(self) -> None:
+        super().__post_init__()
         one_of(self, "bucket_scheme", SCHEMES)
         one_of(self, "bucket_range", BUCKET_RANGES)
         if self.buckets < 2:
@@ -168,28 +172,19 @@ class BucketSettings:
         return found
 
 
-# -- checks ------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class BayesianAct(TargetSettings):
+    """How p(a|s) and p(R|s,a) are made to act: by pi(a|s) proportional to p(a|s)^alpha p(R >= theta|s,a)."""
 
+    prior_weight: float = 1.0
+    """alpha of E(a|s) = -alpha log p(a|s) - log p(R >= theta|s,a): below 1 the action may leave the prior further than
+    the paper's energy allows, above 1 less far. theta_delta(s) is the data's own at any alpha."""
+    mode: str = "best"
+    """best: the likeliest action of that policy, which has the lowest energy. sample: a draw from it."""
+    clone: bool = False
+    """Ignore the returns and play p(a|s): behaviour cloning with the same weights."""
 
-def one_of(config: Any, name: str, valid: Iterable[str]) -> None:
-    value = getattr(config, name)
-    if value not in valid:
-        raise KitError(f"unknown {name.replace('_', ' ')} '{value}'{did_you_mean(value, tuple(valid))}")
-
-
-def at_least(config: Any, smallest: float, *names: str) -> None:
-    for name in names:
-        value = getattr(config, name)
-        if value is not None and not value >= smallest:
-            raise KitError(f"{name} must be at least {smallest}; got {value}")
-
-
-def in_range(config: Any, name: str, low: float, high: float, open_low: bool = False, open_high: bool = False) -> None:
-    """`None` is always fine; what is not a number never."""
-    value = getattr(config, name)
-    if value is None:
-        return
-    inside = low <= value <= high and not (open_low and value == low) and not (open_high and value == high)
-    if not inside or not math.isfinite(value):
-        left, right = "(" if open_low else "[", ")" if open_high or high == math.inf else "]"
-        raise KitError(f"{name} must lie in {left}{low}, {high}{right}; got {value}")
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        in_range(self, "prior_weight", 0, math.inf)
+        one_of(self, "mode", MODES)

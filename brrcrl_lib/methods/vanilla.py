@@ -55,12 +55,6 @@ class VanillaConfig(BucketSettings, GaussianSettings, EncoderSettings, MethodCon
                          "standardise_frames": False},
     }  # fmt: skip
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check_encoder()
-        self.check_gaussian()
-        self.check_buckets()
-
 
 @dataclass(frozen=True)
 class VanillaAct(CloningAct, TargetSettings):

@@ -50,7 +50,8 @@ def test_stacks_and_successors_are_those_of_the_list(tmp_path_factory, lengths, 
     store = FrameStore(write_store(tmp_path_factory.mktemp("store") / "s", games, chunk=chunk), discount=0.9)
     assert store.lengths.tolist() == lengths and len(store) == sum(lengths)
     steps = np.arange(len(store))
-    observations, following = store.with_next(steps)
+    pairs = store.batch(steps, with_next=True)
+    observations, following = pairs.observations, pairs.next_observations
     step = 0
     for game in games:
         for t in range(len(game["frames"])):
@@ -62,10 +63,10 @@ def test_stacks_and_successors_are_those_of_the_list(tmp_path_factory, lengths, 
     assert np.array_equal(store.frames, flat["frames"])
     batch = store.batch(steps)
     assert np.array_equal(batch.actions, flat["actions"]) and np.array_equal(batch.rewards, flat["rewards"])
-    assert np.array_equal(batch.dones, flat["terminated"]) and np.array_equal(store.truncated(), flat["truncated"])
+    assert np.array_equal(batch.done, flat["terminated"]) and np.array_equal(store.truncated(), flat["truncated"])
     assert np.array_equal(store.life_lost(), flat["life_lost"])
     ends = flat["terminated"] | flat["truncated"]
-    assert np.allclose(batch.rtg, rtg_slowly(flat["rewards"], ends, 0.9), atol=1e-5)
+    assert np.allclose(batch.returns, rtg_slowly(flat["rewards"], ends, 0.9), atol=1e-5)
 
 
 def test_returns_may_end_with_a_life_and_be_clipped(tmp_path):
@@ -87,7 +88,7 @@ def test_samples_come_from_the_generator_and_leave_unknown_successors_out(tmp_pa
     assert torch.equal(one.observations, same.observations) and torch.equal(one.indices, same.indices)
     assert not torch.equal(one.indices, other.indices)
     assert one.observations.shape == (64, 4, *SMALL) and one.observations.dtype == torch.uint8
-    assert one.actions.dtype == torch.int64 and one.rtg.dtype == torch.float32 and one.next_observations is None
+    assert one.actions.dtype == torch.int64 and one.returns.dtype == torch.float32 and one.next_observations is None
     seen = store.sample(2000, generator(2), with_next=True)
     cut = np.flatnonzero(store.truncated())
     assert len(cut) == 2 and not set(cut.tolist()) & set(seen.indices.tolist())

@@ -11,7 +11,8 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from itertools import product
 from typing import Any
 
 from brrcrl_lib.base.config import did_you_mean
@@ -150,6 +151,8 @@ class Cell:
     """One number to be measured."""
 
     dataset: str
+    kind: str
+    """What the data are: box, discrete or pixels."""
     training: Mapping[str, Any]
     """`method`, and what differs from its Config."""
     seed: int
@@ -167,7 +170,7 @@ class Cell:
 
     @cached_property
     def config(self) -> Any:
-        return config_for(self.method, self.preset, kind_of(self.dataset), seed=self.seed, **self.variant)
+        return config_for(self.method, self.preset, self.kind, seed=self.seed, **self.variant)
 
     @property
     def variant(self) -> dict[str, Any]:
@@ -203,26 +206,15 @@ def cells(grid: str, preset: str = "laptop", episodes: int = 10) -> list[Cell]:
     methods()  # plugins may bring grids
     if grid not in GRIDS:
         raise KitError(f"unknown grid '{grid}'{did_you_mean(grid, GRIDS)}")
-    every = (
-        Cell(
-            dataset.replace("ladder/", "sample/") if preset == "smoke" else dataset,
-            training,
-            seed,
-            act,
-            preset,
-            episodes,
-            block.trace,
-            world_of(dataset).max_steps,
-        )
-        for block in GRIDS[grid]
-        for dataset in block.datasets
-        for seed in block.seeds
-        for training in block.trainings
-        for act in block.acts
-    )
+    look_up = cache(kind_of)  # opens each dataset once, not once a cell
     found: dict[str, Cell] = {}
-    for cell in every:
-        found.setdefault(cell.key, cell)
+    for block in GRIDS[grid]:
+        for named in block.datasets:
+            dataset = named.replace("ladder/", "sample/") if preset == "smoke" else named
+            kind, most = look_up(dataset), world_of(named).max_steps
+            for seed, training, act in product(block.seeds, block.trainings, block.acts):
+                cell = Cell(dataset, kind, training, seed, act, preset, episodes, block.trace, most)
+                found.setdefault(cell.key, cell)
     return list(found.values())
 
 
