@@ -23,12 +23,7 @@ from brrcrl_lib.base.devices import generator, pick_device, track
 from brrcrl_lib.base.errors import KitError
 from brrcrl_lib.base.files import git_revision, locked, versions, write_csv, write_json
 from brrcrl_lib.base.tensors import optimizer_tensors, restore_optimizer
-from brrcrl_lib.checkpoints import (
-    Checkpoint,
-    CheckpointError,
-    checkpoint_file,
-    config_dict,
-)
+from brrcrl_lib.checkpoints import Checkpoint, CheckpointError, checkpoint_file, config_dict
 from brrcrl_lib.data.batch import Batch, Facts, Source
 from brrcrl_lib.methods.base import Method, create, method_named
 from brrcrl_lib.methods.settings import MethodConfig
@@ -235,13 +230,9 @@ class Trainer:
             first = int(broken[0])
             step = self.step - len(parts["loss"]) + first + 1
             batch = indices[first][:5].tolist()
-            kept = (
-                f"the last good checkpoint is {self.out / 'checkpoint.safetensors'}"
-                if self.out
-                else "nothing was saved"
-            )
-            if self.out is not None and not (self.out / "checkpoint.safetensors").exists():
-                kept = "no checkpoint had been written yet"
+            saved = checkpoint_file(self.out) if self.out is not None else None
+            there = saved is not None and saved.exists()
+            kept = f"the last good checkpoint is {saved}" if there else "no checkpoint had been written yet"
             raise FloatingPointError(
                 f"the loss became {float(parts['loss'][first])} at step {step} (batch of transitions {batch} ...); "
                 f"{kept}. Try a lower --learning-rate"
@@ -275,14 +266,9 @@ class Trainer:
         free = MAY_CHANGE if self.method.may_be_extended else MAY_CHANGE - {"steps"}
         if self.config.patience is not None:
             free = free - {"checkpoint_every"}  # it says when to look at held-out episodes
-        changed = [f"{key}: {stored.get(key)} before, {wanted[key]} now" for key in wanted
-                   if key not in free and stored.get(key) != wanted[key]]  # fmt: skip
-        for key, before, now in (
-            ("method", about["method"], self.method.name),
-            ("dataset", about["dataset"], facts.dataset),
-        ):
-            if before != now:
-                changed.append(f"{key}: {before} before, {now} now")
+        pairs = {key: (stored.get(key), now) for key, now in wanted.items() if key not in free}
+        pairs |= {"method": (about["method"], self.method.name), "dataset": (about["dataset"], facts.dataset)}
+        changed = [f"{key}: {before} before, {now} now" for key, (before, now) in pairs.items() if before != now]
         if changed:
             raise CheckpointError(f"cannot resume with other settings ({'; '.join(changed)}); choose another --out")
         before = about["facts"].get("fingerprint")

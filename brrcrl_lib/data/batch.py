@@ -84,7 +84,7 @@ class Facts:
     play: dict[str, Any] = field(default_factory=dict)
     """How the environment was presented: fields of AtariConfig for frames, nothing for vectors."""
     fingerprint: str | None = None
-    """Tells data of one name apart, where they can be made in different ways."""
+    """Distinguishes data of one name, where they can be made in different ways."""
     standardisation: tuple[Tensor, Tensor] | None = field(default=None, compare=False, repr=False)
     """Mean and standard deviation: of vectors each [k]; of frames [height, width] and one number for all pixels."""
 

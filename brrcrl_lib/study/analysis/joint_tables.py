@@ -68,7 +68,7 @@ def chance(table: JointTable, bucket: Tensor) -> Tensor:
 
 
 def pull(table: JointTable, bucket: Tensor) -> Tensor:
-    """KL(p(a | s, R >= theta) || p(a|s)) in nats, [n]: how far a wish takes the agent from what the data do here.
+    """KL(p(a | s, R >= theta) || p(a|s)) in nats, [n]: how far a target takes the agent from what the data do here.
 
     At most -log P(R >= theta | s), so that the adaptive rule is held by -log delta (Theorem 1), and Max by nothing.
     """
@@ -77,6 +77,6 @@ def pull(table: JointTable, bucket: Tensor) -> Tensor:
 
 
 def gain(table: JointTable, buckets: ReturnBuckets, bucket: Tensor) -> Tensor:
-    """What the wish buys by the model's own forecasts, [n]: E[R|s,a] under p(a | s, R >= theta), minus under p(a|s)."""
+    """What the target adds to the model's forecasts, [n]: E[R|s,a] under p(a | s, R >= theta), minus under p(a|s)."""
     change = table.log_actions_reaching(bucket).exp() - table.log_actions().exp()
     return (change * forecasts(table, buckets)).sum(-1)

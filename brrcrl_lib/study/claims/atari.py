@@ -155,7 +155,7 @@ def game_traces(
 
 
 def asked_and_got(traces: Mapping[str, Mapping[str, pd.DataFrame]]) -> pd.DataFrame:
-    """Mean target and observed return, their gap with its interval over games, and how often the wish came true."""
+    """Mean target and observed return, their gap with its interval over games, and how often the target was reached."""
     lines = {}
     for game, rules in traces.items():
         for rule, trace in rules.items():

@@ -81,7 +81,7 @@ def captions(film: Film) -> list[str]:
     trace = film.played.trace
     earned = trace["reward"].cumsum() - trace["reward"]
     target = trace["target"] if "target" in trace else [float("nan")] * len(trace)
-    return [f"asks for {wish:5.2f}   score {score:4.0f}" for wish, score in zip(target, earned, strict=True)]
+    return [f"asks for {asked:5.2f}   score {score:4.0f}" for asked, score in zip(target, earned, strict=True)]
 
 
 def write_gif(path: Path, screens: np.ndarray, texts: Sequence[str], max_bytes: int = MAX_BYTES) -> int:

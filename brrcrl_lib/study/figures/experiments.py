@@ -85,7 +85,7 @@ def draw_course(axis: Axes, trace: pd.DataFrame, most: int = TIME_LIMIT) -> None
 
 
 def draw_effects(axis: Axes, effects: Mapping[str, Effect], names: Sequence[str]) -> None:
-    """Change of normalised score and its 95% interval, one line per change; filled where told apart from nothing."""
+    """Change of normalised score and its 95% interval, one line per change; filled where significant."""
     axis.axvline(0, color=COLORS["exact"], lw=1.2, ls=":")
     for position, name in enumerate(reversed(names)):
         missing = None if name in effects else "not measured here"
