@@ -89,7 +89,7 @@ def test_an_interrupted_run_resumes_to_the_same_bits(
     assert (whole / "metrics.csv").read_text() == (parts / "metrics.csv").read_text()
     sections = {key.split("/")[0] for key in tensors(whole)}
     method = load_run(whole, "cpu").method
-    assert "optimizers" not in vars(method), "playing needs none, and torch takes seconds to load them"
+    assert "optimizers" not in vars(method) or config.weight_decay is not None, "playing needs none; they load slowly"
     assert sections == {*method.modules, "optimizer", "generator"}
     assert {key.split("/")[1] for key in tensors(whole) if key.startswith("optimizer/")} == set(method.optimizers)
 
