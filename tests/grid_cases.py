@@ -15,6 +15,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pandas as pd
+import pytest
 
 from brrcrl_lib.base.files import ROOT
 from brrcrl_lib.data.storage import FlatEpisodes
@@ -109,17 +110,21 @@ def comparable(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 @contextmanager
-def plugged_in() -> Iterator[None]:
-    """Takes the plugin's method and grids out again, so that other tests do not meet them."""
-    known = set(grids.GRIDS)
-    try:
-        yield
-    finally:
-        base._METHODS.pop("fragile", None)
-        base._loaded.discard(str(PLUGIN))
-        sys.modules.pop(PLUGIN.stem, None)
-        for name in set(grids.GRIDS) - known:
-            del grids.GRIDS[name]
+def plugged_in(plugin: Path = PLUGIN) -> Iterator[None]:
+    """BRRCRL_METHODS names the plugin. Its methods and grids are gone afterwards: other tests do not meet them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv(base.PLUGINS, raising=False)
+        methods, loaded, known = base.methods(), set(base._loaded), set(grids.GRIDS)
+        patch.setenv(base.PLUGINS, str(plugin))
+        try:
+            yield
+        finally:
+            sys.modules.pop(plugin.stem, None)
+            base._loaded.intersection_update(loaded)
+            for name in set(base._METHODS) - set(methods):
+                del base._METHODS[name]
+            for name in set(grids.GRIDS) - known:
+                del grids.GRIDS[name]
 
 
 def in_thread(config: ExperimentConfig) -> tuple[threading.Thread, list[Any]]:

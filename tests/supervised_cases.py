@@ -1,4 +1,4 @@
-"""What every method that clones or is conditioned must pass, whatever it computes."""
+"""What every method that clones or is conditioned must pass beside tests/engine/test_training.py."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from brrcrl_lib.base.errors import KitError
-from brrcrl_lib.checkpoints import Checkpoint
 from brrcrl_lib.data.vectors import OfflineDataset
 from brrcrl_lib.evaluate import play
 from brrcrl_lib.methods.base import Method, create
@@ -27,30 +26,6 @@ def undiscounted(dataset: OfflineDataset) -> OfflineDataset:
 
 def batch_of(method: Method, dataset: OfflineDataset, size: int = 16, seed: int = 0) -> Any:
     return dataset.sample(size, torch.Generator().manual_seed(seed), method.needs)
-
-
-def check_resume(config: Any, dataset: OfflineDataset, folder: Path) -> None:
-    """Twenty steps equal ten and ten: every network and optimiser, the generator and the metrics."""
-    fit(config, dataset, folder / "whole")
-    fit(replace(config, steps=10), dataset, folder / "halves")
-    fit(config, dataset, folder / "halves", resume=True)
-    whole, halves = (Checkpoint.load(folder / run / "checkpoint.safetensors").tensors for run in ("whole", "halves"))
-    assert whole.keys() == halves.keys()
-    assert any(name.startswith("optimizer/") for name in whole)
-    for name in whole:
-        assert torch.equal(whole[name], halves[name]), name
-    assert (folder / "whole/metrics.csv").read_text() == (folder / "halves/metrics.csv").read_text()
-
-
-def check_seeds(config: Any, dataset: OfflineDataset) -> None:
-    """The same seed gives the same weights, whatever torch's global generator did; another seed others."""
-    torch.manual_seed(1)
-    one = fit(config, dataset).model.state_dict()
-    torch.manual_seed(2)
-    two = fit(config, dataset).model.state_dict()
-    other = fit(replace(config, seed=1), dataset).model.state_dict()
-    assert all(torch.equal(one[name], two[name]) for name in one)
-    assert any(not torch.equal(one[name], other[name]) for name in one)
 
 
 def check_loading(config: Any, dataset: OfflineDataset, folder: Path) -> None:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
 import pytest
+from command_line import call
+from grid_cases import plugged_in
 
-from brrcrl_lib.base.files import ROOT
 from brrcrl_lib.study.claims.summary import readable, summarise
 from brrcrl_lib.study.experiments.results import read_grid
 from brrcrl_lib.study.figures import experiments as figures
@@ -49,36 +48,32 @@ def folder(tmp_path_factory) -> Path:
                 rewards=np.array(rewards), terminations=np.zeros(40, bool), truncations=ends,
             )
         )  # fmt: skip
-    before = os.environ.get("MINARI_DATASETS_PATH")
-    os.environ["MINARI_DATASETS_PATH"] = str(folder / "minari")
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MINARI_DATASETS_PATH", str(folder / "minari"))
         minari.create_dataset_from_buffers(ANT, buffers, env=env, algorithm_name="random")
-    finally:
-        os.environ.pop("MINARI_DATASETS_PATH") if before is None else os.environ.update(MINARI_DATASETS_PATH=before)
     (folder / "ants.py").write_text(GRID)
     return folder
 
 
-def brrcrl(folder: Path, *words: str) -> str:
-    places = {"MINARI_DATASETS_PATH": str(folder / "minari"), "BRRCRL_METHODS": str(folder / "ants.py")}
-    done = subprocess.run(
-        [sys.executable, "-m", "brrcrl_lib.cli", *words],
-        env={**os.environ, **places, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        cwd=folder, capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+@pytest.fixture(autouse=True)
+def there(folder: Path, monkeypatch) -> Iterator[None]:
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(folder / "minari"))
+    with plugged_in(folder / "ants.py"):
+        yield
 
 
-def test_it_trains_plays_and_has_no_score(folder: Path) -> None:
-    brrcrl(folder, "train", "br_rcrl", "--dataset", ANT, "--out", "run", "--preset", "smoke")
-    row = json.loads(brrcrl(folder, "evaluate", "--run", "run", "--episodes", "2", "--max-steps", "5", "--json"))
+def test_it_trains_plays_and_has_no_score(capsys) -> None:
+    assert call("train", "br_rcrl", "--dataset", ANT, "--out", "run", "--preset", "smoke") == 0
+    capsys.readouterr()
+    assert call("evaluate", "--run", "run", "--episodes", 2, "--max-steps", 5, "--json") == 0
+    row = json.loads(capsys.readouterr().out)
     assert (row["env"], row["score"], row["reference"], row["discount"]) == ("Ant-v5", None, None, 0.99)
 
 
 def test_it_is_in_a_grid_a_table_and_a_figure(folder: Path) -> None:
     small = ["--preset", "smoke", "--episodes", "2", "--work", "work", "--workers", "1"]
-    brrcrl(folder, "experiments", "run", "ants", *small)
+    assert call("experiments", "run", "ants", *small) == 0
     rows = read_grid("ants", folder / "work")
     assert len(rows) == 4 and rows["score"].isna().all()
     lines = summarise(rows, {name: {"method": name} for name in ("br_rcrl", "cloning")})

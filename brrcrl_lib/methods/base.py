@@ -15,6 +15,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import is_dataclass
+from functools import cached_property
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -66,9 +67,9 @@ class Method:
             raise KitError(f"{self.name} {_WANTS[self.kinds]}; {facts.dataset} has {_HAS[facts.kind]}")
         self.config, self.facts, self.device = config, facts, torch.device(device)
         self.modules: dict[str, nn.Module] = {name: module.to(device) for name, module in self.build().items()}
-        self.optimizers: dict[str, torch.optim.Optimizer] = self.make_optimizers()
-        adamw = all(isinstance(optimizer, torch.optim.AdamW) for optimizer in self.optimizers.values())
-        if config.weight_decay is not None and not adamw:
+        if config.weight_decay is not None and not all(
+            isinstance(optimizer, torch.optim.AdamW) for optimizer in self.optimizers.values()
+        ):
             raise KitError(f"{self.name} has optimisers of its own, without weight decay; leave weight_decay out")
         self.averages: dict[str, nn.Module] = {}
         """What playing needs, averaged over the steps; empty where `ema` is off."""
@@ -139,6 +140,11 @@ class Method:
         return played
 
     # -- for the methods to use ----------------------------------------------------------------------------------
+
+    @cached_property
+    def optimizers(self) -> dict[str, torch.optim.Optimizer]:
+        """Made when training asks for them: torch's first optimiser takes seconds to load, and playing needs none."""
+        return self.make_optimizers()
 
     @property
     def model(self) -> Any:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import tyro
 
+from brrcrl_lib.base.errors import KitError
 from brrcrl_lib.base.files import ROOT
 from brrcrl_lib.tools import notebooks
 
@@ -26,6 +27,8 @@ class RunNotebooks:
     """A parameter of the notebook, for example -p delta 0.2."""
     out: Path = ROOT / "runs" / "notebooks"
     """Folder for the executed copies, one subfolder per preset."""
+    jobs: int = 1
+    """How many notebooks run at a time, each in a process of its own."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +45,10 @@ class ListNotebooks:
 
 
 def run_notebooks(config: RunNotebooks) -> int:
+    if config.jobs < 1:
+        raise KitError(f"--jobs must be at least 1; got {config.jobs}")
     planned = notebooks.plan(notebooks.find_notebooks(config.notebooks), config.preset, dict(config.parameter))
-    outcomes = notebooks.run_notebooks(planned, config.out)
+    outcomes = notebooks.run_notebooks(planned, config.out, config.jobs)
     print("\n" + notebooks.summary(outcomes))
     failed = sum(outcome.status == "failed" for outcome in outcomes)
     verdict = f"{failed} of {len(outcomes)} failed" if failed else "all ok"

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ast
+import multiprocessing
 import os
 import platform
 import re
+import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -156,18 +160,37 @@ def plan(notebooks: Sequence[Path], preset: str | None, texts: Mapping[str, str]
     return planned
 
 
-def run_notebooks(planned: Sequence[tuple[Path, dict[str, Any]]], out: Path) -> list[Outcome]:
-    """Execute each notebook with papermill into `out`; a failure is reported and the next one runs."""
+def run_notebooks(planned: Sequence[tuple[Path, dict[str, Any]]], out: Path, jobs: int = 1) -> list[Outcome]:
+    """Execute each notebook with papermill into `out`; a failure is reported and the next one runs.
+
+    `jobs` of them run at a time; they are reported in their order, whichever ends first.
+    """
     os.environ["BRRCRL_QUIET"] = "1"  # for the kernels: no progress bars in stored outputs
     outcomes = []
-    for position, (path, parameters) in enumerate(planned, start=1):
-        preset = parameters.get("preset") or declared_parameters(path)["preset"].default
-        print(f"[{position}/{len(planned)}] {path.stem} ({preset})", flush=True)
-        started = time.perf_counter()
-        error = _execute(path, out / preset / path.name, parameters, preset)
-        outcomes.append(Outcome(path.stem, preset, time.perf_counter() - started, error))
-        print(f"      {outcomes[-1].status} after {outcomes[-1].seconds:.0f} s", flush=True)
+    with ExitStack() as stack:
+        if jobs > 1:
+            deaf = (signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches this process, which ends its workers
+            run_all: Any = stack.enter_context(multiprocessing.Pool(jobs, signal.signal, deaf)).imap
+        else:
+            run_all = map
+        ended = run_all(partial(_outcome, out), planned)
+        for position, (path, parameters) in enumerate(planned, start=1):
+            print(f"[{position}/{len(planned)}] {path.stem} ({_preset(path, parameters)})", flush=True)
+            outcomes.append(next(ended))
+            print(f"      {outcomes[-1].status} after {outcomes[-1].seconds:.0f} s", flush=True)
     return outcomes
+
+
+def _outcome(out: Path, request: tuple[Path, dict[str, Any]]) -> Outcome:
+    path, parameters = request
+    preset = _preset(path, parameters)
+    started = time.perf_counter()
+    error = _execute(path, out / preset / path.name, parameters, preset)
+    return Outcome(path.stem, preset, time.perf_counter() - started, error)
+
+
+def _preset(path: Path, parameters: Mapping[str, Any]) -> str:
+    return parameters.get("preset") or declared_parameters(path)["preset"].default
 
 
 class _Lines:

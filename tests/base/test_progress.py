@@ -22,34 +22,37 @@ print("after")
 
 
 class Watching(NotebookClient):
-    """Remembers every state of every output."""
+    """Remembers every state of every output, by cell."""
 
     def process_message(self, msg, cell, cell_index):
-        self.seen = [*getattr(self, "seen", []), msg]
+        self.seen[cell_index].append(msg)
         return super().process_message(msg, cell, cell_index)
 
 
-def run_cell(source: str, **env: str) -> tuple[list[dict], list[dict]]:
-    """What a cell leaves behind, and every message on the way."""
-    client = Watching(new_notebook(cells=[new_code_cell(source)]), timeout=60, kernel_name="python3")
+@pytest.fixture(scope="module")
+def cells() -> list[tuple[list[dict], list[dict]]]:
+    """Of bars where nobody watches, and in a person's session: what the cell leaves, and every message on the way."""
+    person = "import os\nos.environ['JPY_SESSION_NAME'] = 'a notebook'\n"
+    client = Watching(new_notebook(cells=[new_code_cell(BARS), new_code_cell(person + BARS)]), timeout=60)
+    client.kernel_name, client.seen = "python3", ([], [])
     quiet = {key: value for key, value in os.environ.items() if key != "BRRCRL_QUIET"}
-    client.execute(env={**quiet, "PYTHONPATH": str(ROOT), **env})
-    return client.nb.cells[0].outputs, client.seen
+    client.execute(env={**quiet, "PYTHONPATH": str(ROOT)})
+    return [(cell.outputs, seen) for cell, seen in zip(client.nb.cells, client.seen, strict=True)]
 
 
-def test_a_persons_bar_is_shown_and_leaves_nothing() -> None:
-    left, seen = run_cell(BARS, JPY_SESSION_NAME="a notebook")
+def test_where_nobody_watches_there_is_no_bar(cells) -> None:
+    left, _ = cells[0]
+    assert [output["output_type"] for output in left] == ["stream"]
+
+
+def test_a_persons_bar_is_shown_and_leaves_nothing(cells) -> None:
+    left, seen = cells[1]
     shown = [str(message["content"].get("data", {}).get("text/plain", "")) for message in seen]
     assert any("outer" in text and "%" in text for text in shown) and any("inner" in text for text in shown)
     assert "".join(output.get("text", "") for output in left) == "before\nafter\n"
     assert all(output["data"] == {} for output in left if output["output_type"] == "display_data")
     assert {output["output_type"] for output in left} == {"stream", "display_data"}
     assert all(output.get("name") != "stderr" for output in left)
-
-
-def test_where_nobody_watches_there_is_no_bar() -> None:
-    left, _ = run_cell(BARS)
-    assert [output["output_type"] for output in left] == ["stream"]
 
 
 def test_outside_of_notebooks_a_bar_goes_to_the_terminal(

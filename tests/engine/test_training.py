@@ -88,7 +88,10 @@ def test_an_interrupted_run_resumes_to_the_same_bits(
     assert_same(tensors(whole), tensors(parts))
     assert (whole / "metrics.csv").read_text() == (parts / "metrics.csv").read_text()
     sections = {key.split("/")[0] for key in tensors(whole)}
-    assert sections == {*load_run(whole, "cpu").method.modules, "optimizer", "generator"}
+    method = load_run(whole, "cpu").method
+    assert "optimizers" not in vars(method) or config.weight_decay is not None, "playing needs none; they load slowly"
+    assert sections == {*method.modules, "optimizer", "generator"}
+    assert {key.split("/")[1] for key in tensors(whole) if key.startswith("optimizer/")} == set(method.optimizers)
 
 
 @pytest.mark.parametrize(("name", "kind", "variant"), VECTORS)
@@ -134,7 +137,7 @@ fit(BrRcrlConfig(**{ {**settings, "steps": steps}!r}), synthetic_dataset(), Path
 
 @pytest.mark.parametrize(("name", "kind", "variant"), VECTORS)
 def test_seeds_decide_everything(name: str, kind: str, variant: dict) -> None:
-    config = tiny(name, kind, **variant, steps=5)
+    config = tiny(name, kind, **variant, steps=12)  # two of them behind the warm-ups
     torch.manual_seed(1)
     one = fit(config, source_of(kind)).method.modules
     torch.manual_seed(2)  # the global generator must not matter

@@ -19,6 +19,7 @@ from brrcrl_lib.study.claims.delta_sweep import trend
 from brrcrl_lib.study.claims.paper_tables import TABLE_2, TABLE_2_SPREAD
 from brrcrl_lib.study.claims.scores import normalised_score
 from brrcrl_lib.study.claims.summary import readable, summarise
+from brrcrl_lib.study.claims.verdicts import Verdict
 from brrcrl_lib.study.experiments.grids import cells, coverage
 from brrcrl_lib.study.experiments.results import REQUIRED, RESULTS, command, read_grid
 from brrcrl_lib.tools.notebooks import NOTEBOOKS
@@ -57,6 +58,11 @@ def folder(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def rows(folder: Path) -> pd.DataFrame:
     return read_grid("atari", folder)
+
+
+@pytest.fixture(scope="module")
+def judged(rows: pd.DataFrame) -> dict[str, Verdict]:
+    return atari.verdicts(rows)
 
 
 def plain_mean(folder: Path, **wanted: object) -> float:
@@ -98,9 +104,9 @@ def test_every_claim_is_checked_here() -> None:
 
 
 @pytest.mark.parametrize("name", SIDES)
-def test_verdicts_follow_from_the_rows(name: str, folder: Path, rows: pd.DataFrame) -> None:
+def test_verdicts_follow_from_the_rows(name: str, folder: Path, judged: dict[str, Verdict]) -> None:
     ours, theirs = SIDES[name]
-    verdict = atari.verdicts(rows)[name]
+    verdict = judged[name]
     both = "distributional" in name or name == "learners"
     assert [effect.where for effect in verdict.effects] == (["breakout", "pong"] if both else list(ENVS))
     for effect in verdict.effects:

@@ -25,11 +25,11 @@ from brrcrl_lib.study.figures.datasets import (
     draw_learning_curve,
     draw_rarity,
     draw_strip,
-    play,
     render,
     replay_job,
     top_edge,
 )
+from brrcrl_lib.study.figures.replay import play
 
 
 @pytest.fixture(autouse=True)

@@ -393,8 +393,8 @@ def _roll(config: LadderConfig) -> None:
 
 
 def test_a_ladder_is_the_same_every_time_even_if_killed(rungs):
-    expected = contents(ladder(wish(rungs, name="whole")).path)
-    config = wish(rungs, name="killed")
+    expected = contents(ladder(wish(rungs, name="whole", steps=600)).path)
+    config = wish(rungs, name="killed", steps=600)
     target = rungs.parent / "frames" / "killed"
     process = multiprocessing.get_context("fork").Process(target=_roll, args=(config,))
     process.start()
@@ -405,7 +405,7 @@ def test_a_ladder_is_the_same_every_time_even_if_killed(rungs):
     process.join()
     assert not target.exists() and staging_folder(target).exists()
     assert contents(ladder(config).path) == expected
-    other = FrameStore(ladder(wish(rungs, name="other", seed=1)).path)
+    other = FrameStore(ladder(wish(rungs, name="other", steps=600, seed=1)).path)
     assert not set(other.seeds.tolist()) & set(FrameStore(target).seeds.tolist())
 
 

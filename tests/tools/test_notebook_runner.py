@@ -9,6 +9,7 @@ from pathlib import Path
 import nbformat
 import papermill
 import pytest
+from command_line import call
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from brrcrl_lib.base.config import PRESETS
@@ -135,6 +136,26 @@ def test_a_failure_is_reported_and_the_next_notebook_runs(
     assert nbformat.read(here / "02_works.ipynb", as_version=4).cells[-1].outputs == []
 
 
+def test_two_at_a_time_are_reported_in_order(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The first cannot end before the second has, and fails then."""
+    sign = tmp_path / "second_is_done"
+    wait = f"import time, pathlib\nwhile not pathlib.Path({str(sign)!r}).exists():\n    time.sleep(0.05)"
+    first = write(tmp_path / "01_waits.ipynb", wait, "1 / 0")
+    second = write(tmp_path / "02_signs.ipynb", f"open({str(sign)!r}, 'w').close()")
+    outcomes = run_notebooks(plan([first, second], "smoke", {}), tmp_path / "out", jobs=2)
+    assert [(outcome.notebook, outcome.status) for outcome in outcomes] == [("01_waits", "failed"), ("02_signs", "ok")]
+    assert "cell 4 `1 / 0`: ZeroDivisionError" in outcomes[0].error
+    said = capfd.readouterr().out
+    order = ["[1/2] 01_waits (smoke)", "failed after", "[2/2] 02_signs (smoke)", "ok after"]
+    assert [said.index(line) for line in order] == sorted(said.index(line) for line in order)
+    assert all((tmp_path / "out/smoke" / path.name).exists() for path in (first, second))
+
+
+def test_no_notebook_at_a_time_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("notebooks", "run", "02", "--jobs", 0) == 2
+    assert capsys.readouterr().err == "brrcrl notebooks run: --jobs must be at least 1; got 0\n"
+
+
 def test_a_killed_kernel_and_a_cell_over_time_are_failures_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notebooks, "CELL_TIMEOUT", 3)
     dies = write(tmp_path / "01_dies.ipynb", "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
@@ -176,8 +197,8 @@ def test_plain_papermill_is_checked_by_the_cell_after_the_parameters(
 
 FIGURE = """\
 import matplotlib.pyplot as plt
-from brrcrl_lib.tools.notebooks import begin
-run = begin("05_plain", globals())
+from brrcrl_lib.tools.notebooks import NotebookRun
+run = NotebookRun("05_plain", preset, "cpu", {})
 figure = plt.figure()
 run.save_figure(figure, "fig03_gains")
 (run.figures / "film12_pong.gif").write_text(str(delta))

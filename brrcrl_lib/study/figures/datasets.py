@@ -11,12 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pandas as pd
 import seaborn as sns
 import torch
-from gymnasium.envs.registration import EnvSpec
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -160,7 +158,7 @@ def render(jobs: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray] | None:
     for renderer in (wanted,) if wanted else RENDERERS:
         with tempfile.TemporaryDirectory() as folder:  # also where MuJoCo leaves its log
             Path(folder, "jobs.json").write_text(json.dumps(jobs))
-            command = [sys.executable, "-m", "brrcrl_lib.study.figures.datasets"]
+            command = [sys.executable, "-m", "brrcrl_lib.study.figures.replay"]
             env = {**os.environ, "MUJOCO_GL": renderer}
             try:
                 subprocess.run(command, cwd=folder, env=env, capture_output=True, timeout=120, check=True)
@@ -169,24 +167,3 @@ def render(jobs: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray] | None:
             with np.load(Path(folder, "frames.npz")) as found:
                 return {"renderer": np.array(renderer), **found}
     return None
-
-
-def play(env: gym.Env, job: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray, float]:
-    """Frames and positions after `job["steps"]` actions, and the largest deviation from the stored rewards."""
-    env.reset(seed=job["seed"])
-    frames, positions, deviation = [], [], 0.0
-    for step in range(job["steps"][-1] + 1):
-        if step in job["steps"]:
-            frames.append(env.render())
-            positions.append(env.unwrapped.data.qpos[0])  # type: ignore[attr-defined]
-        if step < len(job["actions"]):
-            reward = float(env.step(np.array(job["actions"][step], np.float32))[1])
-            deviation = max(deviation, abs(reward - job["rewards"][step]))
-    return np.array(frames), np.array(positions), deviation
-
-
-if __name__ == "__main__":  # the process that `render` starts, in a folder with jobs.json
-    options: dict[str, Any] = {"render_mode": "rgb_array", "width": 240, "height": 240, "camera_name": "track"}
-    orders = json.loads(Path("jobs.json").read_text())
-    played = [play(gym.make(EnvSpec.from_json(order["env"]), **options), order) for order in orders]
-    np.savez("frames.npz", **dict(zip(("frames", "positions", "deviation"), zip(*played, strict=True), strict=True)))

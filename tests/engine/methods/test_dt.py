@@ -15,8 +15,6 @@ from supervised_cases import (
     check_loading,
     check_never_looks,
     check_refuses_discrete,
-    check_resume,
-    check_seeds,
     undiscounted,
 )
 from synthetic import synthetic_dataset
@@ -272,14 +270,6 @@ def test_targets_are_the_papers_or_the_datas(data) -> None:
 
 
 # -- training ----------------------------------------------------------------------------------------------------
-
-
-def test_twenty_steps_equal_ten_and_ten_resumed(data, tmp_path: Path) -> None:
-    check_resume(tiny(), data, tmp_path)
-
-
-def test_seeds_decide_everything(data) -> None:
-    check_seeds(tiny(), data)
 
 
 def test_a_loaded_run_plays_alike(data, tmp_path: Path) -> None:

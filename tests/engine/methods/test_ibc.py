@@ -14,8 +14,6 @@ from supervised_cases import (
     check_loading,
     check_never_looks,
     check_refuses_discrete,
-    check_resume,
-    check_seeds,
 )
 from synthetic import synthetic_dataset
 
@@ -124,14 +122,6 @@ def test_alone_as_in_company(dataset) -> None:
     check_company(
         lambda: method.policy(IbcAct(samples=32), torch.Generator().manual_seed(1)), observations, torch.ones(9, 4)
     )
-
-
-def test_twenty_steps_equal_ten_and_ten_resumed(dataset, tmp_path: Path) -> None:
-    check_resume(tiny(), dataset, tmp_path)
-
-
-def test_seeds_decide_everything(dataset) -> None:
-    check_seeds(tiny(), dataset)
 
 
 def test_a_loaded_run_plays_alike(dataset, tmp_path: Path) -> None:

@@ -14,8 +14,6 @@ from supervised_cases import (
     check_loading,
     check_never_looks,
     check_refuses_discrete,
-    check_resume,
-    check_seeds,
     undiscounted,
 )
 from synthetic import synthetic_dataset
@@ -114,14 +112,6 @@ def test_alone_as_in_company(data) -> None:
     method = create(tiny(), data.facts())
     observations = data.observations[:36].view(9, 4, 11)
     check_company(lambda: method.policy(RvsAct(), None), observations, torch.ones(9, 4))
-
-
-def test_twenty_steps_equal_ten_and_ten_resumed(data, tmp_path: Path) -> None:
-    check_resume(tiny(), data, tmp_path)
-
-
-def test_seeds_decide_everything(data) -> None:
-    check_seeds(tiny(), data)
 
 
 def test_a_loaded_run_plays_alike(data, tmp_path: Path) -> None:
