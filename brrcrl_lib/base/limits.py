@@ -27,6 +27,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from brrcrl_lib.base.errors import KitError
 
 LONGEST_SHOWN = 60
+TOO_LARGE = 2**63
+"""Whole numbers have 64 bits wherever they go."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +47,9 @@ def whole(low: int | None = None, high: int | None = None) -> Rule:
             number = operator.index(value)
         except TypeError:
             return False
-        return not isinstance(value, bool) and (low is None or number >= low) and (high is None or number <= high)
+        if isinstance(value, bool) or abs(number) >= TOO_LARGE:
+            return False
+        return (low is None or number >= low) and (high is None or number <= high)
 
     if low is not None and high is not None:
         return Rule(f"a whole number from {low:,} to {high:,}", fits)
@@ -118,6 +122,8 @@ def check(value: Any, rule: Rule, what: str) -> None:
 
 def _shown(value: Any) -> str:
     text = repr(str(value) if isinstance(value, Path) else value)
+    if isinstance(value, int) and abs(value) >= TOO_LARGE:
+        text += ", which is too large"
     return text if len(text) <= LONGEST_SHOWN else text[: LONGEST_SHOWN - 3] + "..."
 
 

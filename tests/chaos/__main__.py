@@ -18,7 +18,7 @@ from chaos import files, kills, words
 from chaos.inputs import make_inputs
 from chaos.tally import Tally
 
-PARTS = {"kills": (kills.campaign, 0.5), "words": (words.campaign, 0.2), "files": (files.campaign, 0.3)}
+PARTS = {"words": (words.campaign, 0.2), "files": (files.campaign, 0.3), "kills": (kills.campaign, 0.5)}
 """Each part and its share of the time."""
 
 

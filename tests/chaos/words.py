@@ -28,7 +28,7 @@ from chaos.inputs import COLLECT, SMALL
 from chaos.tally import Tally
 
 NEVER = ("", "nan", "\t")
-"""What no flag takes, but a path a tab."""
+"""What no flag takes (a path may be called so, but not be empty)."""
 NUMBERS = ("-1", "0", "1000000000", "99999999999999999999", "-99999999999999999999", "1e308", "-1e-320", "inf", "-inf",
            "0.99999999", "1.5", "x", "None", "1,5", "0x10")  # fmt: skip
 NAMES = (
@@ -69,7 +69,7 @@ class Flag:
         chosen = [
             value for value in (*NEVER, *plain) if not (large and value in ("1000000000", "99999999999999999999"))
         ]
-        yield from ((value,) for value in chosen if not (self.kind is Path and value == "\t"))
+        yield from ((value,) for value in chosen if not (self.kind is Path and value in ("nan", "\t")))
         yield ("-1", "-1")
         yield ()
 
