@@ -5,6 +5,7 @@ Datasets of vectors (vectors.py) and stores of frames (frame_source.py) are both
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from brrcrl_lib.base.errors import KitError
-from brrcrl_lib.base.limits import ENV_ID, RECORD, TEXT, check_fields, each, number, whole
+from brrcrl_lib.base.limits import ENV_ID, RECORD, TEXT, Rule, check_fields, each, number, whole
 
 KINDS = ("box", "discrete", "pixels")
 """What a method must be able to take: vectors and a box of actions, vectors and discrete actions, or frames."""
@@ -58,6 +59,7 @@ class Batch:
         return Batch(**moved)
 
 
+BOUND = Rule("a number, or infinite", lambda value: isinstance(value, int | float) and not math.isnan(value))
 FACTS = {
     "dataset": TEXT,
     "observation_shape": each(whole(1, 1_000_000)),
@@ -68,8 +70,8 @@ FACTS = {
 MORE_FACTS = {
     "env": ENV_ID,
     "reward_clip": number(0),
-    "action_low": each(number()),
-    "action_high": each(number()),
+    "action_low": each(BOUND),
+    "action_high": each(BOUND),
     "action_count": whole(1, 1_000_000),
     "play": RECORD,
     "fingerprint": TEXT,

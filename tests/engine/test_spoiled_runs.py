@@ -85,6 +85,11 @@ def test_a_model_with_wrong_metadata_or_weights_is_not_loaded(run: Path, change:
         load_run(run)
 
 
+def test_actions_without_bounds_are_no_fault_of_a_model(run: Path) -> None:
+    spoil(run, lambda about, _: about["facts"].update(action_low=[-float("inf")] * 3, action_high=[float("inf")] * 3))
+    assert load_run(run).facts.action_high == (float("inf"),) * 3
+
+
 def drop(tensors: dict[str, torch.Tensor], beginning: str) -> None:
     for name in [name for name in tensors if name.startswith(beginning)]:
         del tensors[name]
