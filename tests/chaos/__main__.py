@@ -46,12 +46,15 @@ def run(config: Chaos) -> int:
     variables = make_inputs(place / "inputs")
     made = time.monotonic() - started
     left = max(0.0, 60 * config.minutes - made) / sum(share for _, share in chosen.values())
-    for name, (campaign, share) in chosen.items():
-        print(f"{name}: {share * left:.0f} s", flush=True)
-        folder = place / name
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
-        campaign(place / "inputs", folder, variables, random.Random(f"{config.seed} {name}"), share * left, tally, word)
+    try:
+        for name, (campaign, share) in chosen.items():
+            print(f"{name}: {share * left:.0f} s", flush=True)
+            folder, dice = place / name, random.Random(f"{config.seed} {name}")
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            campaign(place / "inputs", folder, variables, dice, share * left, tally, word)
+    except KeyboardInterrupt:
+        print("\ninterrupted; so far:")
     print(f"\nseed {config.seed}, {(time.monotonic() - started) / 60:.1f} minutes\n\n{tally.table()}")
     if tally.complaints:
         print(f"\n{len(tally.complaints)} bad cases:\n" + "\n".join(line[:400] for line in tally.complaints))

@@ -104,8 +104,6 @@ def victims(base: Path) -> list[Victim]:
             nothing,
             trained,
         ),
-        Victim("experiments, runner", lambda f: (*grid, "--work", f / "work"), nothing, measured, "rows"),
-        Victim("experiments, worker", lambda f: (*grid, "--work", f / "work"), nothing, measured, "rows", "worker"),
         Victim("data collect", lambda f: (*COLLECT, "--out", f / "run"), nothing, collected),
         Victim(
             "data import-d4rl",
@@ -153,6 +151,8 @@ def victims(base: Path) -> list[Victim]:
             lambda f: (f / "notebooks" / "01_small.ipynb").read_bytes(),
             "old or new",
         ),
+        Victim("experiments, runner", lambda f: (*grid, "--work", f / "work"), nothing, measured, "rows"),
+        Victim("experiments, worker", lambda f: (*grid, "--work", f / "work"), nothing, measured, "rows", "worker"),
     ]
 
 
@@ -280,9 +280,10 @@ def campaign(base: Path, place: Path, variables: dict[str, str], rng: random.Ran
     write_frames(place / "older", seed=2)
     made = call(("data", "pack", place / "older", "--out", base / "older.npz"), place, variables)
     assert made.code == 0, made
-    hunts = [Hunt(victim, base, place, variables) for victim in victims(base) if only in victim.name]
-    while hunts:
-        waiting = [hunt for hunt in hunts if not hunt.rounds]
-        if not waiting and time.monotonic() > end:
-            return
-        (waiting or sorted(hunts, key=lambda hunt: hunt.spent))[0].round(rng, tally)
+    hunts = []
+    for victim in victims(base):
+        if only in victim.name:
+            hunts.append(Hunt(victim, base, place, variables))
+            hunts[-1].round(rng, tally)
+    while hunts and time.monotonic() < end:
+        min(hunts, key=lambda hunt: hunt.spent).round(rng, tally)
