@@ -4,6 +4,7 @@
 #   make lab                   open JupyterLab on a copy of notebooks/, in runs/lab (LAB_FLAGS=... for its own flags)
 #   make bench                 speed, measured side by side
 #   make data                  check the shipped datasets
+#   make chaos                 kill commands at random and feed them nonsense (MINUTES=10); docs/reliability.md
 
 SHELL := /bin/bash
 VENV ?= .venv
@@ -13,7 +14,7 @@ READY := $(VENV)/.ready
 PYTHON ?= $(shell for name in python3.11 python3 python; do \
 	$$name -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo $$name && break; done)
 
-.PHONY: notebooks test lab bench data setup clean
+.PHONY: notebooks test lab bench data chaos setup clean
 .DEFAULT_GOAL := notebooks
 
 notebooks: $(READY)
@@ -36,6 +37,9 @@ bench: $(READY)
 
 data: $(READY)
 	$(BIN)/python -m brrcrl_lib.cli data verify
+
+chaos: $(READY)
+	PYTHONPATH=.:tests OMP_NUM_THREADS=1 $(BIN)/python -m chaos --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))
 
 setup: $(READY)
 

@@ -10,10 +10,14 @@ from typing import Any
 from torch import Tensor
 
 from brrcrl_lib.base.errors import KitError
+from brrcrl_lib.base.limits import RECORD, TEXT, check_fields, number, parse_json, whole
 from brrcrl_lib.base.tensors import load_tensors, save_tensors, section
 
 FORMAT = 2
 """Raised whenever an older checkpoint would be read wrongly."""
+ABOUT = {"dataset": TEXT, "config": RECORD, "facts": RECORD, "step": whole(0), "seconds": number(0), "preset": TEXT}
+"""What every checkpoint says of itself, beside its method."""
+BEST = {"step": whole(0), "value": number()}
 
 
 class CheckpointError(KitError):
@@ -46,7 +50,11 @@ class Checkpoint:
             raise CheckpointError(
                 f"{path} has format {metadata.get('format', 'none')}, this kit reads format {FORMAT}; train it again"
             )
-        return cls(tensors, json.loads(metadata["about"]))
+        where, optional = f"{path} (about)", {"method": TEXT, "best": RECORD}
+        about = parse_json(metadata.get("about"), where, ABOUT, optional, CheckpointError)
+        if about.get("best") is not None:
+            check_fields(about["best"], f"{where}: best", BEST, None, CheckpointError)
+        return cls(tensors, about)
 
 
 def checkpoint_file(run: Path) -> Path:

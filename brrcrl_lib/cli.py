@@ -9,11 +9,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from itertools import pairwise
 from typing import Any, NoReturn
 
 from brrcrl_lib.base.config import did_you_mean
 from brrcrl_lib.base.errors import KitError
-from brrcrl_lib.tools.settings import check_settings
+from brrcrl_lib.base.settings import check_settings
 
 COMMANDS = {  # name: (module, configuration, function, what it does)
     "notebooks run": (
@@ -102,6 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     if command in LEADING and rest and not rest[0].startswith("-"):
         rest.insert(0, LEADING[command])
     try:
+        _refuse_empty(rest)
         module_name, config_name, function_name = _choose(command, rest)
         module = import_module(f"brrcrl_lib.{module_name}")
         wanted = getattr(module, config_name)
@@ -115,7 +117,21 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except (KitError, OSError, FloatingPointError) as error:
         print(f"brrcrl {command}: {error}", file=sys.stderr)
         raise SystemExit(2) from None
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and "can't allocate memory" not in str(error):
+            raise  # a bug
+        print(f"brrcrl {command}: this takes more memory than there is; ask for less", file=sys.stderr)
+        raise SystemExit(2) from None
     raise SystemExit(_report(result))
+
+
+def _refuse_empty(words: Sequence[str]) -> None:
+    """An empty word is a variable of the shell that was not set: as a path it would be the working folder."""
+    for before, word in pairwise(["", *words]):
+        if not word.strip():
+            raise KitError(f"what follows {before or 'the command'} is empty")
+        if word.startswith("--") and word.endswith("="):
+            raise KitError(f"what follows {word} is empty")
 
 
 def _choose(command: str, words: Sequence[str]) -> tuple[str, str, str]:

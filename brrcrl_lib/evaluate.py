@@ -15,6 +15,7 @@ import torch
 from brrcrl_lib.base.devices import track
 from brrcrl_lib.base.environments import make_env
 from brrcrl_lib.base.errors import KitError
+from brrcrl_lib.base.settings import check_settings
 from brrcrl_lib.data.atari import AtariConfig, AtariEnv, rom_name
 from brrcrl_lib.data.batch import Facts
 from brrcrl_lib.policies import Policy
@@ -119,8 +120,14 @@ def environment_for(facts: Facts, env_id: str | None = None) -> MakeEnv:
     if facts.kind == "pixels" and facts.env is not None and rom_name(name) != rom_name(facts.env):
         raise KitError(f"a model of {facts.env} cannot play {name}")
 
+    try:
+        play = AtariConfig(**facts.play)
+        check_settings(play)
+    except (TypeError, KitError) as error:
+        raise KitError(f"{facts.dataset} was played in a way that this kit does not know: {error}") from None
+
     def make() -> gym.Env:
-        return AtariEnv(name, AtariConfig(**facts.play)) if facts.kind == "pixels" else make_env(name)
+        return AtariEnv(name, play) if facts.kind == "pixels" else make_env(name)
 
     env = make()
     wanted = (facts.observation_shape, facts.action_count or (len(facts.action_low or ()),))

@@ -75,7 +75,7 @@ class ReturnBuckets:
         RTG of an episode's last step is a single reward. high: a hair above the largest RTG, so nothing is clipped.
         Differs from the paper: its V_max = 1200 leaves most buckets empty on Hopper, because no RTG exceeds 350.
         """
-        values = np.asarray(torch.as_tensor(rtg).detach().cpu(), dtype=np.float64)
+        values = np.asarray(rtg.detach().cpu() if isinstance(rtg, Tensor) else rtg, dtype=np.float64)
         if values.size == 0 or not np.isfinite(values).all():
             raise KitError("the range of the buckets needs at least one reward-to-go, and finite ones only")
         lowest, highest = float(values.min()), float(values.max())

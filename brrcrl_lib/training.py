@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from brrcrl_lib.base.devices import generator, pick_device, track
 from brrcrl_lib.base.errors import KitError
 from brrcrl_lib.base.files import git_revision, locked, versions, write_csv, write_json
-from brrcrl_lib.base.tensors import optimizer_tensors, restore_optimizer
+from brrcrl_lib.base.settings import check_settings
+from brrcrl_lib.base.tensors import load_weights, optimizer_tensors, restore_optimizer
 from brrcrl_lib.checkpoints import Checkpoint, CheckpointError, checkpoint_file, config_dict
 from brrcrl_lib.data.batch import Batch, Facts, Source
 from brrcrl_lib.methods.base import Method, create, method_named
@@ -158,7 +159,7 @@ class Trainer:
                 f"{self.out} already holds a run; pass --resume to continue it, or choose another --out"
             )
         if path.exists():
-            self.restore(Checkpoint.load(path))
+            self.restore(Checkpoint.load(path), path)
         write_json(self.out / "config.json", {"config": config_dict(self.config), **self.about()})
 
     def train(self) -> None:
@@ -260,14 +261,14 @@ class Trainer:
         for prefix, modules in (("", method.modules), ("ema/", method.averages), ("best/", method.best)):
             yield from ((prefix + name, module) for name, module in modules.items())
 
-    def restore(self, checkpoint: Checkpoint) -> None:
+    def restore(self, checkpoint: Checkpoint, path: Path) -> None:
         about, facts = checkpoint.about, self.method.facts
         stored, wanted = about["config"], config_dict(self.config)
         free = MAY_CHANGE if self.method.may_be_extended else MAY_CHANGE - {"steps"}
         if self.config.patience is not None:
             free = free - {"checkpoint_every"}  # it says when to look at held-out episodes
         pairs = {key: (stored.get(key), now) for key, now in wanted.items() if key not in free}
-        pairs |= {"method": (about["method"], self.method.name), "dataset": (about["dataset"], facts.dataset)}
+        pairs |= {"method": (about.get("method"), self.method.name), "dataset": (about["dataset"], facts.dataset)}
         changed = [f"{key}: {before} before, {now} now" for key, (before, now) in pairs.items() if before != now]
         if changed:
             raise CheckpointError(f"cannot resume with other settings ({'; '.join(changed)}); choose another --out")
@@ -280,11 +281,19 @@ class Trainer:
         self.best = about.get("best")
         if self.best is not None:
             self.method.best = self.method.acting_copies()
-        for part, module in self._modules():
-            module.load_state_dict(checkpoint.section(part))
-        for label, optimizer in self.method.optimizers.items():
-            restore_optimizer(optimizer, checkpoint.section(f"optimizer/{label}"))
-        self.generator.set_state(checkpoint.tensors["generator"])
+        try:
+            for part, module in self._modules():
+                load_weights(module, checkpoint.section(part))
+            if about["step"] and not checkpoint.section("optimizer"):
+                raise ValueError("its optimisers are missing, as in an export")
+            for label, optimizer in self.method.optimizers.items():
+                restore_optimizer(optimizer, checkpoint.section(f"optimizer/{label}"))
+            self.generator.set_state(checkpoint.tensors["generator"])
+        except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
+            why = " ".join(str(error).split())
+            raise CheckpointError(
+                f"{path} holds no state of {self.method.name} from which to go on ({why}); choose another --out"
+            ) from None
         self.step, self.seconds = about["step"], about["seconds"]
         self.metrics = [row for row in read_metrics(self.out) if row["step"] <= self.step]
 
@@ -292,10 +301,15 @@ class Trainer:
 def read_metrics(out: Path | None) -> Iterator[dict[str, float]]:
     """The rows of out/metrics.csv, if it is there."""
     path = (out or Path()) / "metrics.csv"
-    if path.exists():
+    if not path.exists():
+        return
+    try:
         with path.open() as file:
             for row in csv.DictReader(file):
-                yield {name: int(value) if name == "step" else float(value) for name, value in row.items() if value}
+                step = int(row.pop("step"))
+                yield {"step": step, **{name: float(value) for name, value in row.items() if value}}
+    except (KeyError, TypeError, ValueError, csv.Error) as error:
+        raise KitError(f"{path} is no table of metrics ({error!r}); restore it, or move it away") from None
 
 
 # -- loading -----------------------------------------------------------------------------------------------------
@@ -313,19 +327,39 @@ def load_run(path: Path, device: str = "auto") -> Run:
         stored = about.pop("config")
         settings: Any = {key: tuple(value) if isinstance(value, list) else value for key, value in stored.items()}
         config, facts = kind.Config(**settings), Facts.from_plain(about["facts"])
-    except (KeyError, TypeError, AttributeError) as error:
+        check_settings(config)
+    except (KeyError, TypeError, AttributeError, KitError) as error:
         raise CheckpointError(f"{file} does not fit this version of the kit ({error}); train it again") from None
+    _check_sizes(config, facts, checkpoint, file)
     method = create(config, facts, pick_device(device))
     for name, module in method.modules.items():
-        weights = {key: value.float() for key, value in played_weights(checkpoint, name).items()}
+        weights = played_weights(checkpoint, name)
         try:
             if weights or name in kind.acting:
-                module.load_state_dict(weights)
-        except RuntimeError as error:
-            raise CheckpointError(f"{file} has other weights than {kind.name} ({error}); train it again") from None
+                load_weights(module, weights)
+        except (RuntimeError, ValueError) as error:
+            why = " ".join(str(error).split())
+            raise CheckpointError(f"{file} has other weights than {kind.name} ({why}); train it again") from None
         module.eval()
     metrics = list(read_metrics(path)) if path.is_dir() else []
     return Run(method, config, about, metrics)
+
+
+def _check_sizes(config: MethodConfig, facts: Facts, checkpoint: Checkpoint, file: Path) -> None:
+    """Refuse a configuration that asks for other networks than the file holds, before they take any memory."""
+    try:
+        with torch.device("meta"):
+            planned = create(config, facts, "meta")
+    except NotImplementedError:  # a method that looks at values while it builds cannot be planned
+        return
+    except RuntimeError as error:
+        raise CheckpointError(f"{file} describes networks that cannot be built: {error}") from None
+    for name in planned.acting:
+        wanted = {key: value.shape for key, value in planned.modules[name].state_dict().items()}
+        found = {key: value.shape for key, value in played_weights(checkpoint, name).items()}
+        if wanted != found:
+            odd = sorted(key for key in {*wanted, *found} if wanted.get(key) != found.get(key))
+            raise CheckpointError(f"{file} has other weights than {planned.name} ({odd[0]} differs); train it again")
 
 
 def played_weights(checkpoint: Checkpoint, module: str) -> dict[str, Tensor]:

@@ -150,3 +150,13 @@ def test_the_installed_command_refuses_before_running() -> None:
     result = subprocess.run(command, env=here, capture_output=True, text=True)
     assert result.returncode == 2 and result.stdout == ""
     assert result.stderr.startswith("brrcrl notebooks run: no notebook '99'") and "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("words", [("data", "cards", "--root", ""), ("experiments", "merge", "engine", "--work", " "),
+                                   ("data", "verify", "--root=")])  # fmt: skip
+def test_an_empty_word_is_refused_before_it_becomes_the_working_folder(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert call(*words) == 2 and "what follows --" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

@@ -18,13 +18,14 @@ from brrcrl_lib.base.errors import KitError
 def pick_device(name: str = "auto") -> torch.device:
     """`auto` takes the first of cuda, mps, cpu that this machine has."""
     if name != "auto":
+        there = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
         try:
             device = torch.device(name)
-        except RuntimeError:
+            count = there[device.type]
+        except (RuntimeError, KeyError):
             raise KitError(f"unknown device '{name}'; use auto, cpu, cuda, cuda:0, mps") from None
-        present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-        if not present.get(device.type, True):
-            raise KitError(f"this machine has no {device.type} device; use auto or cpu")
+        if (device.index or 0) >= count:
+            raise KitError(f"this machine has no device {device}; use auto or cpu")
         return device
     if torch.cuda.is_available():
         return torch.device("cuda")

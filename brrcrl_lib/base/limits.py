@@ -1,7 +1,7 @@
 """What a field of a file may be, said once: a `Rule` is a test and the words for it.
 
 `check_fields` and `read_json` name the file and the field. The settings of tools declare the same rules beside their
-fields (tools/settings.py).
+fields (base/settings.py).
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from typing import Any
 from brrcrl_lib.base.errors import KitError
 
 LONGEST_SHOWN = 60
+TOO_LARGE = 2**63
+"""Whole numbers have 64 bits wherever they go."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +37,9 @@ def whole(low: int | None = None, high: int | None = None) -> Rule:
             number = operator.index(value)
         except TypeError:
             return False
-        return not isinstance(value, bool) and (low is None or number >= low) and (high is None or number <= high)
+        if isinstance(value, bool) or abs(number) >= TOO_LARGE:
+            return False
+        return (low is None or number >= low) and (high is None or number <= high)
 
     if low is not None and high is not None:
         return Rule(f"a whole number from {low:,} to {high:,}", fits)
@@ -71,6 +75,8 @@ def check(value: Any, rule: Rule, what: str) -> None:
 
 def shown(value: Any) -> str:
     text = repr(str(value) if isinstance(value, Path) else value)
+    if isinstance(value, int) and abs(value) >= TOO_LARGE:
+        text += ", which is too large"
     return text if len(text) <= LONGEST_SHOWN else text[: LONGEST_SHOWN - 3] + "..."
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 from safetensors.torch import save
-from torch import Tensor
+from torch import Tensor, nn
 
 from brrcrl_lib.base.errors import KitError
 from brrcrl_lib.base.files import atomic_path
@@ -43,6 +43,18 @@ def section(tensors: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
     return {key[len(name) + 1 :]: value for key, value in tensors.items() if key.startswith(f"{name}/")}
 
 
+def load_weights(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Take over weights from a file: names, shapes and types must fit (half precision will do), and no NaN."""
+    own = module.state_dict()
+    for name, value in tensors.items():
+        wanted = own[name].dtype if name in own else value.dtype
+        if value.dtype not in (wanted, torch.float16 if wanted.is_floating_point else wanted):
+            raise ValueError(f"'{name}' is of type {value.dtype}, not {wanted}")
+        if value.is_floating_point() and value.isnan().any():
+            raise ValueError(f"'{name}' holds what is not a number")
+    module.load_state_dict(dict(tensors))  # which copies, and so makes single precision of half
+
+
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """Adam's moments and step counts, flat."""
     state = optimizer.state_dict()["state"]
@@ -50,9 +62,15 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Undo `optimizer_tensors`."""
+    """Undo `optimizer_tensors`; raises where they are not those of this optimiser."""
     state: dict[int, dict[str, Tensor]] = {}
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     for key, value in tensors.items():
         index, name = key.split("/")
+        weight = weights[int(index)]
+        if value.dtype != torch.float32 or value.shape not in (weight.shape, torch.Size()):
+            raise ValueError(f"{key} is no state of a weight of shape {tuple(weight.shape)}")
         state.setdefault(int(index), {})[name] = value
+    if len({frozenset(entries) for entries in state.values()}) > 1:
+        raise ValueError("the state of some weights is missing")
     optimizer.load_state_dict(optimizer.state_dict() | {"state": state})

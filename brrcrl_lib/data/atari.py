@@ -14,11 +14,12 @@ import re
 from dataclasses import asdict, dataclass
 from functools import cache
 from math import gcd
-from typing import Any
+from typing import Annotated, Any
 
 import gymnasium as gym
 import numpy as np
 
+from brrcrl_lib.base.limits import Count, whole
 from brrcrl_lib.data.frame_format import SHAPE, STACK
 from brrcrl_lib.data.registry import DatasetError, nearest
 from brrcrl_lib.worlds import GAMES
@@ -30,9 +31,9 @@ STICKINESS = 0.25
 class AtariConfig:
     """How a game is presented; recorded with everything that is played under it."""
 
-    frame_skip: int = 4
+    frame_skip: Count = 4
     """Screens per action."""
-    noop_max: int = 30
+    noop_max: Annotated[int, whole(0)] = 30
     """A game starts after 1 to this many screens without action; 0 for none."""
     fire_on_reset: bool = True
     """Press FIRE once at the start of a game that has it."""
@@ -40,7 +41,7 @@ class AtariConfig:
     """Each screen repeats the previous action with probability 0.25."""
     clip_rewards: bool = False
     """Rewards become -1, 0 or 1."""
-    max_frames: int = 108_000
+    max_frames: Count = 108_000
     """Screens after which a game is cut off: half an hour of play."""
 
     def describe(self) -> dict[str, Any]:

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 from brrcrl_lib.base.errors import KitError
+from brrcrl_lib.base.limits import ENV_ID, RECORD, TEXT, Rule, check_fields, each, whole
+from brrcrl_lib.base.settings import number
 from brrcrl_lib.data.registry import DatasetError
 
 KINDS = ("box", "discrete", "pixels")
@@ -59,6 +61,26 @@ class Batch:
         return Batch(**moved)
 
 
+BOUND = Rule("a number, or infinite", lambda value: isinstance(value, int | float) and not math.isnan(value))
+FACTS = {
+    "dataset": TEXT,
+    "observation_shape": each(whole(1, 1_000_000)),
+    "discount": number(0, 1),
+    "return_range": each(number(), 2),
+    "return_quantiles": each(number()),
+}
+MORE_FACTS = {
+    "env": ENV_ID,
+    "reward_clip": number(0),
+    "action_low": each(BOUND),
+    "action_high": each(BOUND),
+    "action_count": whole(1, 1_000_000),
+    "play": RECORD,
+    "fingerprint": TEXT,
+}
+"""What a checkpoint must say, and may say, about the data of its training."""
+
+
 @dataclass(frozen=True)
 class Facts:
     """What a method may know about its data before it sees a batch. All but `standardisation` is in the checkpoint."""
@@ -98,6 +120,12 @@ class Facts:
 
     @classmethod
     def from_plain(cls, values: dict[str, Any]) -> Facts:
+        check_fields(values, "the facts about its data", FACTS, MORE_FACTS)
+        low, high = values.get("action_low"), values.get("action_high")
+        if values.get("action_count") is None and (low is None or high is None or len(low) != len(high)):
+            raise KitError("the facts about its data state neither a box of actions nor how many there are")
+        if len(values["observation_shape"]) not in (1, 3) or not values["return_quantiles"]:
+            raise KitError("the facts about its data state no vectors or frames, or no returns")
         fitted: Any = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
         return cls(**fitted)
 

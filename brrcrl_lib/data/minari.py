@@ -113,8 +113,13 @@ def _plain_episodes(file: Path, episodes: int) -> Iterator[FlatEpisodes]:
             groups = [child(store, name) for name in names]
             columns = {name: [numbers(group, name) for group in groups] for name in FIELDS}
             check_memory((array for column in columns.values() for array in column), file)
+            arrays = {name: np.concatenate([array[()] for array in column]) for name, column in columns.items()}
+            for name in ("terminations", "truncations"):
+                if not np.isin(arrays[name], (0, 1)).all():
+                    raise DatasetError(f"{file}: {name} hold other values than 0 and 1")
+                arrays[name] = arrays[name].astype(bool)
             yield FlatEpisodes(
-                **{name: np.concatenate([array[()] for array in column]) for name, column in columns.items()},
+                **arrays,
                 lengths=np.array([len(rewards) for rewards in columns["rewards"]], np.int64),
                 seeds=np.array([int(group.attrs.get("seed", -1)) for group in groups], np.int64),
             )

@@ -6,8 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
-
 from brrcrl_lib.base.config import at_least, in_range, one_of
 from brrcrl_lib.base.errors import KitError
 from brrcrl_lib.data.batch import Facts
@@ -67,7 +65,7 @@ class MethodConfig:
         in_range(self, "discount", 0, 1)
         in_range(self, "reward_clip", 0, math.inf)
         in_range(self, "top_share", 0, 1, open_low=True)
-        in_range(self, "held_out", 0, 1, open_high=True)
+        in_range(self, "held_out", 0, 0.9)
         in_range(self, "seed", 0, 2**63 - 1)
         in_range(self, "weight_decay", 0, math.inf)
         in_range(self, "ema", 0, 1, open_high=True)
@@ -162,8 +160,7 @@ class BucketSettings(MethodConfig):
         if self.bucket_range == "authors":
             return ReturnBuckets.from_authors(facts.dataset, self.buckets, self.bucket_scheme)
         low, high = self._paper_range(facts) if self.bucket_range == "paper" else (None, None)
-        ends = torch.tensor(facts.return_range, dtype=torch.float64)
-        return ReturnBuckets.from_data(ends, self.buckets, low=low, high=high, scheme=self.bucket_scheme)
+        return ReturnBuckets.from_data(facts.return_range, self.buckets, low=low, high=high, scheme=self.bucket_scheme)
 
     def _paper_range(self, facts: Facts) -> tuple[float, float]:
         """V_min and V_max of the paper, for the world of these data."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -57,10 +58,15 @@ def run_notebooks(config: RunNotebooks) -> int:
 
 
 def refresh_notebooks(config: RefreshNotebooks) -> int:
+    failed = 0
     for path in notebooks.find_notebooks(config.notebooks):
         print(f"refreshing {path.stem}", flush=True)
-        notebooks.refresh(path)
-    return 0
+        try:
+            notebooks.refresh(path)
+        except notebooks.NotebookFailed as error:
+            print(error, file=sys.stderr)
+            failed = 1
+    return failed
 
 
 def list_notebooks(config: ListNotebooks) -> int:

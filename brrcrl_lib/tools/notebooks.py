@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from brrcrl_lib.base.config import PRESETS, did_you_mean
+from brrcrl_lib.base.errors import KitError
 from brrcrl_lib.base.files import ROOT, atomic_path
 from brrcrl_lib.tools.parameters import ParameterError, check, declared_parameters, read_cells
 
@@ -150,6 +151,8 @@ def plan(notebooks: Sequence[Path], preset: str | None, texts: Mapping[str, str]
     for path in notebooks:
         declared = declared_parameters(path)
         given = {key: declared[key].parse(text) if key in declared else text for key, text in texts.items()}
+        if "preset" not in declared:
+            raise ParameterError(f"{path.name} declares no preset in its parameters cell")
         if preset is not None:
             given["preset"] = preset
         try:
@@ -279,6 +282,10 @@ LANGUAGE = {
 """What JupyterLab itself writes into a notebook that it opens, so that looking changes nothing."""
 
 
+class NotebookFailed(KitError):
+    """A notebook did not run to its end; the message says where and why."""
+
+
 def refresh(path: Path) -> None:
     """Execute a notebook with its defaults and store the outputs in place, as readers and nbval will see them."""
     import nbformat
@@ -287,11 +294,23 @@ def refresh(path: Path) -> None:
     from brrcrl_lib.study.figures.style import FIGURES
 
     env = {"BRRCRL_FIGURES": str(FIGURES), **os.environ, "BRRCRL_QUIET": "1"}
-    notebook = nbformat.read(path, as_version=4)
+    declared_parameters(path)
+    try:
+        notebook = nbformat.read(path, as_version=4)
+        nbformat.validate(notebook)
+    except Exception as error:  # the library has its own kinds, and plain ones
+        raise ParameterError(f"{path.name} is no notebook of format 4: {_first_line(str(error))}") from None
     resources = {"metadata": {"path": str(path.parent)}}
     client = NotebookClient(notebook, timeout=CELL_TIMEOUT, kernel_name="python3", resources=resources)
     client.extra_arguments = KERNEL_ARGUMENTS
-    client.execute(env=env)
+    started: list[int] = []
+    client.on_cell_start = lambda cell, cell_index: started.append(cell_index)
+    try:
+        client.execute(env=env)
+    except Exception as error:  # a cell that raises, a dead kernel, a cell over time
+        cell = f"cell {started[-1] + 1} `{_first_line(notebook.cells[started[-1]].source)}`" if started else "start-up"
+        why = f"{getattr(error, 'ename', type(error).__name__)}: {_first_line(getattr(error, 'evalue', str(error)))}"
+        raise NotebookFailed(f"{path.stem} failed in {cell}: {why}; its stored outputs are as before") from None
     tidy(notebook)
     with atomic_path(path) as temporary:
         nbformat.write(notebook, temporary)

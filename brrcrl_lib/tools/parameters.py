@@ -91,13 +91,17 @@ class Parameter:
 
 def parse_cell(source: str) -> dict[str, Parameter]:
     """The parameters declared by a cell's source, in order. Anything but annotated literals is an error."""
-    comments = {
-        token.start[0]: token.string.lstrip("# ").strip()
-        for token in tokenize.generate_tokens(io.StringIO(source).readline)
-        if token.type == tokenize.COMMENT
-    }
+    try:
+        statements = ast.parse(source).body
+        comments = {
+            token.start[0]: token.string.lstrip("# ").strip()
+            for token in tokenize.generate_tokens(io.StringIO(source).readline)
+            if token.type == tokenize.COMMENT
+        }
+    except (SyntaxError, ValueError, RecursionError, tokenize.TokenError) as error:
+        raise ParameterError(f"the parameters cell is not Python: {error}") from None
     found: dict[str, Parameter] = {}
-    for statement in ast.parse(source).body:
+    for statement in statements:
         if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
             raise ParameterError(f"line {statement.lineno} of the parameters cell is not `name: type = literal`")
         name, annotation = statement.target.id, ast.unparse(statement.annotation)
@@ -105,7 +109,7 @@ def parse_cell(source: str) -> dict[str, Parameter]:
             raise ParameterError(f"parameter {name} needs one of the types {', '.join(SCALARS)} or a list of one")
         try:
             default = ast.literal_eval(statement.value)
-        except ValueError:
+        except (ValueError, TypeError, RecursionError):
             raise ParameterError(f"the default of parameter {name} is not a literal") from None
         found[name] = Parameter(name, annotation, default, comments.get(statement.end_lineno or 0, ""))
     return found
@@ -114,17 +118,24 @@ def parse_cell(source: str) -> dict[str, Parameter]:
 def read_cells(notebook: Path) -> list[dict[str, Any]]:
     """The cells of a notebook, each with its `source` as one string. Plain JSON: nbformat takes seconds to import."""
     try:
-        cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-        return [{**cell, "source": "".join(cell["source"])} for cell in cells]
-    except (json.JSONDecodeError, KeyError, TypeError):
-        raise ParameterError(f"{notebook.name} is not a notebook of format 4") from None
+        found = json.loads(notebook.read_text(encoding="utf-8"))
+        cells = [{**cell, "source": "".join(cell["source"])} for cell in found["cells"]]
+        whole = bool(cells) and all(isinstance(cell["metadata"].get("tags", []), list) for cell in cells)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        whole = False
+    if not whole:
+        raise ParameterError(f"{notebook.name} is not a notebook of format 4; restore it from the repository")
+    return cells
 
 
 def declared_parameters(notebook: Path) -> dict[str, Parameter]:
     """The parameters that a notebook declares in the cell tagged `parameters`."""
     for cell in read_cells(notebook):
-        if "parameters" in cell.get("metadata", {}).get("tags", []):
-            return parse_cell(cell["source"])
+        if "parameters" in cell["metadata"].get("tags", []):
+            try:
+                return parse_cell(cell["source"])
+            except ParameterError as error:
+                raise ParameterError(f"{notebook.name}: {error}") from None
     raise ParameterError(f"{notebook.name} has no cell tagged 'parameters'")
 
 

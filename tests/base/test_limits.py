@@ -12,6 +12,7 @@ import tyro
 
 from brrcrl_lib.base.errors import KitError
 from brrcrl_lib.base.limits import ENV_ID, RECORD, check_fields, each, read_json, whole
+from brrcrl_lib.base.settings import NAME, NAMES, Count, Name, OutPath, check_settings, number
 from brrcrl_lib.tools.collecting.collect import CollectConfig
 from brrcrl_lib.tools.collecting.collect_atari import AtariCollectConfig
 from brrcrl_lib.tools.collecting.ppo import PpoConfig
@@ -23,7 +24,6 @@ from brrcrl_lib.tools.publishing.pack import PackConfig, UnpackConfig
 from brrcrl_lib.tools.publishing.publish import PublishConfig
 from brrcrl_lib.tools.publishing.rollout import RolloutConfig
 from brrcrl_lib.tools.publishing.verify import VerifyConfig
-from brrcrl_lib.tools.settings import NAME, NAMES, Count, Name, OutPath, check_settings, number
 
 NAN, INF = math.nan, math.inf
 

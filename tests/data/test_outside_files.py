@@ -103,6 +103,16 @@ def test_arrays_that_are_no_plain_numbers_are_refused(tmp_path, env, make, messa
         load_dataset(ID, root=tmp_path)
 
 
+def test_ends_of_episodes_are_yes_or_no(tmp_path, env) -> None:
+    file = plain_file(tmp_path, env)
+    with h5py.File(file, "a") as store:
+        del store["episode_0/truncations"]
+        store["episode_0/truncations"] = np.full(4, np.nan)
+    with pytest.raises(KitError, match="truncations hold other values than 0 and 1"):
+        load_dataset(ID, root=tmp_path)
+    assert not verify(tmp_path)[-1].ok
+
+
 def test_hdf5_does_not_reach_into_other_files(tmp_path, env) -> None:
     secret = tmp_path / "secret"
     secret.write_bytes(bytes(100))

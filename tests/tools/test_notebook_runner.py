@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -258,12 +259,37 @@ def test_refresh_stores_outputs_in_place_and_keeps_only_what_matters(tmp_path: P
     assert path.read_bytes() == before
 
 
-def test_a_failing_refresh_leaves_the_notebook_as_it_was(tmp_path: Path) -> None:
-    path = write(tmp_path / "01_x.ipynb", "1 / 0")
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", "DeadKernelError: "),
+    ],
+)
+def test_a_failing_refresh_is_one_sentence_and_leaves_the_notebook_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], source: str, why: str
+) -> None:
+    path = write(tmp_path / "01_x.ipynb", source)
     before = path.read_bytes()
-    with pytest.raises(Exception, match="ZeroDivisionError"):
-        refresh(path)
+    monkeypatch.setattr(notebooks, "find_notebooks", lambda wanted: [path])
+    with pytest.raises(SystemExit) as left:
+        main(["notebooks", "refresh"])
+    said = capsys.readouterr().err
+    assert left.value.code == 1 and "Traceback" not in said
+    assert f"01_x failed in cell 3 `{source.splitlines()[0]}`: {why}" in said
     assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_notebook_that_is_none_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    path = write(tmp_path / "01_x.ipynb", "print(1)")
+    broken = nbformat.read(path, as_version=4)
+    broken.cells[2]["outputs"] = 3
+    path.write_text(json.dumps(broken))
+    with pytest.raises(ParameterError, match=r"01_x\.ipynb is no notebook of format 4: "):
+        refresh(path)
+    write(path, parameters="delta: float = 0.1")
+    with pytest.raises(ParameterError, match=r"01_x\.ipynb declares no preset"):
+        plan([path], None, {})
 
 
 def test_tidy_drops_widget_state_and_timings() -> None:

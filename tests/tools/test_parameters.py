@@ -47,6 +47,12 @@ def test_a_cell_is_read_in_order_with_types_defaults_and_comments(declared: dict
         ("x: dict = {}", "parameter x needs one of the types int, float, bool, str or a list of one"),
         ("x: int = 1\ny: int = x", "the default of parameter y is not a literal"),
         ("x: float = 2**0.5", "not a literal"),
+        ("x: int = {[]: 1}", "not a literal"),
+        ("x: int = (", "the parameters cell is not Python"),
+        ("x: str = 'open", "the parameters cell is not Python"),
+        ('x: str = """open', "the parameters cell is not Python"),
+        ("x: int = 1\n  y: int = 2", "the parameters cell is not Python"),
+        ("x: int = \0", "the parameters cell is not Python"),
     ],
 )
 def test_anything_but_annotated_literals_is_refused(source: str, message: str) -> None:
@@ -153,7 +159,19 @@ def test_the_tagged_cell_is_found_in_a_file(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_notebook_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "01_x.ipynb"
-    for content in ("not json", "[]", '{"worksheets": []}'):
-        path.write_text(content)
+    cell = '{"cell_type": "code", "source": [], "metadata": {"tags": 3}}'
+    for content in (
+        *(
+            b"not json",
+            b"[]",
+            b'{"worksheets": []}',
+            b"\xff\xfe\x00",
+            b'{"cells": []}',
+            b'{"cells": ["x"]}',
+            b"[" * 9_999,
+        ),
+        *(f'{{"cells": [{wrong}]}}'.encode() for wrong in (cell, "{}", '{"source": "x", "metadata": 3}')),
+    ):
+        path.write_bytes(content)
         with pytest.raises(ParameterError, match=r"01_x\.ipynb is not a notebook"):
             declared_parameters(path)

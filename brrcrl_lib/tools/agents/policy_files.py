@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from brrcrl_lib.base.limits import ENV_ID, Rule, parse_json, whole
+from brrcrl_lib.base.settings import number
 from brrcrl_lib.base.tensors import load_tensors, save_tensors
 from brrcrl_lib.data.registry import DatasetError
-from brrcrl_lib.tools.settings import number
 
 ABOUT = {"env": ENV_ID, "step": whole(0), "seed": whole(0), "epsilon": number(0, 1)}
 """What a policy may say about itself that the kit relies on."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Annotated, Any
 
 import matplotlib.pyplot as plt
 import torch
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from brrcrl_lib.base.devices import generator
 from brrcrl_lib.base.files import ROOT, write_json
+from brrcrl_lib.base.limits import OutPath, whole
 from brrcrl_lib.data.minari import load_dataset
 from brrcrl_lib.data.vectors import OfflineDataset
 from brrcrl_lib.evaluate import evaluate
@@ -36,15 +36,15 @@ ENVIRONMENTS = {"hopper": "Hopper, 3-D", "walker2d": "Walker2d, 6-D"}
 class BenchConfig:
     """Measure speed side by side; the last line is JSON."""
 
-    states: int = 100
+    states: Annotated[int, whole(1, 10_000)] = 100
     """States of the dataset in which actions are chosen, each with random numbers of its own."""
-    draws: int = 3
+    draws: Annotated[int, whole(1, 10_000)] = 3
     """Choices per state by the optimisers that take milliseconds; the large ones make one."""
-    literal_states: int = 5
+    literal_states: Annotated[int, whole(1, 10_000)] = 5
     """States for the literal version of the paper's optimiser: it takes seconds for each."""
-    repeats: int = 15
+    repeats: Annotated[int, whole(1, 10_000)] = 15
     """Training steps timed per variant; the median counts."""
-    out: Path = ROOT / "runs" / "bench.json"
+    out: OutPath = ROOT / "runs" / "bench.json"
     """Where the figures go as JSON too."""
 
 

@@ -25,6 +25,7 @@ from tqdm.auto import tqdm
 from brrcrl_lib.base.environments import make_env
 from brrcrl_lib.base.files import locked, write_csv
 from brrcrl_lib.base.limits import whole
+from brrcrl_lib.base.settings import Count, Discount, EnvId, Name, OutPath, Rate, check_settings
 from brrcrl_lib.data.registry import DatasetError
 from brrcrl_lib.data.storage import FlatEpisodes, read_part
 from brrcrl_lib.tools.agents.episodes import Episode, RoundedEnv
@@ -43,7 +44,6 @@ from brrcrl_lib.tools.collecting.run_files import (
 )
 from brrcrl_lib.tools.publishing.minari_writer import flatten, write_part
 from brrcrl_lib.tools.publishing.publish import PublishConfig, publish
-from brrcrl_lib.tools.settings import Count, Discount, EnvId, Name, OutPath, Rate, check_settings
 
 __all__ = ["CollectConfig", "collect", "read_curve"]
 

@@ -21,6 +21,7 @@ import torch
 from brrcrl_lib.base.devices import track
 from brrcrl_lib.base.files import ROOT, git_revision, locked, partial_path, remove, versions, write_csv, write_json
 from brrcrl_lib.base.limits import whole
+from brrcrl_lib.base.settings import Count, EnvId, Name, OutPath, Seed, check_settings
 from brrcrl_lib.data.atari import AtariConfig, AtariEnv, env_id, rom_name
 from brrcrl_lib.data.registry import DatasetError
 from brrcrl_lib.tools.agents.atari import AtariActor
@@ -34,7 +35,6 @@ from brrcrl_lib.tools.collecting.run_files import (
     write_settings,
 )
 from brrcrl_lib.tools.publishing.folders import check_replaceable, replace_folder
-from brrcrl_lib.tools.settings import Count, EnvId, Name, OutPath, Seed, check_settings
 
 LARGEST_LADDER = 8_000_000
 """Bytes that the policies of one game may take."""

@@ -18,12 +18,12 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from brrcrl_lib.base.limits import each, whole
+from brrcrl_lib.base.settings import YES_OR_NO, Count, Discount, Rate, number
 from brrcrl_lib.base.tensors import optimizer_tensors, restore_optimizer, section
 from brrcrl_lib.data.atari import AtariConfig, AtariEnv
 from brrcrl_lib.data.registry import DatasetError
 from brrcrl_lib.tools.agents.atari import AtariActor, AtariTrunk
 from brrcrl_lib.tools.collecting.run_files import read_state, save_state, state_path
-from brrcrl_lib.tools.settings import YES_OR_NO, Count, Discount, Rate, number
 
 PROGRESS = {"rounds": whole(0), "games": whole(0), "first": each(YES_OR_NO), "seeds": each(whole(0))}
 

@@ -19,12 +19,12 @@ import numpy as np
 from brrcrl_lib.base.devices import track
 from brrcrl_lib.base.environments import make_env
 from brrcrl_lib.base.files import git_revision, versions
+from brrcrl_lib.base.settings import Count, EnvId, OutPath, check_settings
 from brrcrl_lib.data.hdf5 import check_memory, numbers, reading
 from brrcrl_lib.data.registry import DatasetError, data_root
 from brrcrl_lib.data.storage import FlatEpisodes
 from brrcrl_lib.tools.publishing.cards import episode_statistics
 from brrcrl_lib.tools.publishing.minari_writer import check_free, write_dataset
-from brrcrl_lib.tools.settings import Count, EnvId, OutPath, check_settings
 
 REQUIRED = ("observations", "actions", "rewards", "terminals", "timeouts")
 KNOWN_ROWS = {

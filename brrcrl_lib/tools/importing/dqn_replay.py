@@ -21,6 +21,7 @@ import numpy as np
 
 from brrcrl_lib.base.devices import track
 from brrcrl_lib.base.files import git_revision, versions
+from brrcrl_lib.base.settings import Count, Names, OutPath, check_settings, number
 from brrcrl_lib.data.atari import AtariEnv, env_id, rom_name
 from brrcrl_lib.data.frame_format import SHAPE, STACK, frames_root
 from brrcrl_lib.data.frames import FrameStore
@@ -28,7 +29,6 @@ from brrcrl_lib.data.registry import DatasetError
 from brrcrl_lib.tools.importing.dqn_replay_files import Checkpoint, Columns, FrameStream, find_checkpoints, find_folder
 from brrcrl_lib.tools.publishing.folders import check_replaceable
 from brrcrl_lib.tools.publishing.frame_writer import FrameWriter
-from brrcrl_lib.tools.settings import Count, Names, OutPath, check_settings, number
 
 PADDING = STACK - 1
 """Rows of zeros before each game."""

@@ -11,11 +11,11 @@ import numpy as np
 
 from brrcrl_lib.base.files import atomic_path, git_revision, versions
 from brrcrl_lib.base.limits import RECORD, TEXT, check_fields, whole
+from brrcrl_lib.base.settings import check_settings, number
 from brrcrl_lib.data.registry import DatasetError, data_root, list_datasets, read_metadata
 from brrcrl_lib.data.storage import FlatEpisodes
 from brrcrl_lib.tools.agents.episodes import MANTISSA_BITS
 from brrcrl_lib.tools.publishing.game_cards import games_table, ladders_table
-from brrcrl_lib.tools.settings import check_settings, number
 
 BEGIN, END = "<!-- dataset cards: written by `brrcrl data publish` -->", "<!-- end of dataset cards -->"
 GAMES_BEGIN, GAMES_END = "<!-- cards of games: written by `brrcrl data cards` -->", "<!-- end of cards of games -->"

@@ -10,9 +10,9 @@ import numpy as np
 
 from brrcrl_lib.base.files import git_revision, versions
 from brrcrl_lib.base.limits import RECORD, check_fields, each, read_json, whole
+from brrcrl_lib.base.settings import number
 from brrcrl_lib.data.frames import FrameStore
 from brrcrl_lib.data.registry import DatasetError
-from brrcrl_lib.tools.settings import number
 from brrcrl_lib.worlds import GAMES, world_of
 
 SHOWN = ("env", "seed", "first_game_seed", "lanes", "sticky_actions", "clip_rewards", "frame_skip", "noop_max",

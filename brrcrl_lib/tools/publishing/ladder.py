@@ -17,6 +17,7 @@ import tyro
 
 from brrcrl_lib.base.devices import track
 from brrcrl_lib.base.files import ROOT, git_revision, settle_below, sha256, versions, write_json
+from brrcrl_lib.base.settings import Count, Names, Seed, check_settings
 from brrcrl_lib.data.atari import AtariConfig, AtariEnv, env_id, rom_name
 from brrcrl_lib.data.frame_format import frames_root
 from brrcrl_lib.data.frames import FrameStore
@@ -26,7 +27,6 @@ from brrcrl_lib.tools.agents.play_atari import play_games
 from brrcrl_lib.tools.publishing.folders import check_replaceable
 from brrcrl_lib.tools.publishing.frame_writer import FrameWriter
 from brrcrl_lib.tools.publishing.game_cards import card_text, make_card
-from brrcrl_lib.tools.settings import Count, Names, Seed, check_settings
 
 FIRST_GAME_SEED = 2_000_000_000
 """Games of a ladder start from here, apart from the seeds of training and of measuring."""

@@ -18,12 +18,12 @@ import numpy as np
 from brrcrl_lib.base.devices import track
 from brrcrl_lib.base.files import atomic_path, write_json
 from brrcrl_lib.base.limits import check
+from brrcrl_lib.base.settings import NAMES, Count, Names, OutPath, check_settings
 from brrcrl_lib.data.frame_format import EPISODE, STEP, frames_root
 from brrcrl_lib.data.frames import FrameStore, open_frames
 from brrcrl_lib.data.registry import DatasetError
 from brrcrl_lib.tools.publishing.game_cards import make_card
 from brrcrl_lib.tools.publishing.samples import LARGEST_BLOCK, import_sample
-from brrcrl_lib.tools.settings import NAMES, Count, Names, OutPath, check_settings
 
 BLOCK_BYTES = 64_000_000
 """Frames that are compressed together: LZMA looks back as far."""

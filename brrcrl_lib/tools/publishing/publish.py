@@ -19,6 +19,7 @@ import tyro
 from brrcrl_lib.base.environments import make_env
 from brrcrl_lib.base.files import write_csv
 from brrcrl_lib.base.limits import check_fields, whole
+from brrcrl_lib.base.settings import Count, Name, check_settings, number
 from brrcrl_lib.data.registry import DatasetError, data_root
 from brrcrl_lib.data.storage import FlatEpisodes, part_paths, read_part
 from brrcrl_lib.tools.agents.episodes import RoundedEnv
@@ -28,7 +29,6 @@ from brrcrl_lib.tools.collecting.run_files import EVALUATION_SEED, part_path, re
 from brrcrl_lib.tools.publishing.cards import episode_statistics, provenance, write_cards
 from brrcrl_lib.tools.publishing.minari_writer import check_free, merge_parts, write_dataset
 from brrcrl_lib.tools.publishing.rollout import RolloutConfig, rollout
-from brrcrl_lib.tools.settings import Count, Name, check_settings, number
 
 FRESH_SEED = EVALUATION_SEED + 10_000
 """Start of the episodes that measure a chosen policy anew; the ones that chose it start from EVALUATION_SEED."""

@@ -21,6 +21,7 @@ import tyro
 from brrcrl_lib.base.devices import track
 from brrcrl_lib.base.environments import make_env
 from brrcrl_lib.base.files import locked, remove, sha256
+from brrcrl_lib.base.settings import Count, EnvId, OutPath, Seed, check_settings
 from brrcrl_lib.data.hdf5 import numbers, reading
 from brrcrl_lib.data.registry import DatasetError, data_root
 from brrcrl_lib.data.storage import FlatEpisodes
@@ -29,7 +30,6 @@ from brrcrl_lib.tools.agents.play_vectors import play_episodes
 from brrcrl_lib.tools.agents.vectors import Actor, check_fit
 from brrcrl_lib.tools.publishing.cards import episode_statistics, provenance
 from brrcrl_lib.tools.publishing.minari_writer import check_free, flatten, merge_parts, write_dataset, write_part
-from brrcrl_lib.tools.settings import Count, EnvId, OutPath, Seed, check_settings
 
 ROLLOUT_SEED = 1_000_000_000
 """Rollouts start from here, apart from the seeds of training and evaluation episodes."""

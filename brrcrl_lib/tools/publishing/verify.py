@@ -15,6 +15,7 @@ from brrcrl_lib.base.devices import track
 from brrcrl_lib.base.errors import KitError
 from brrcrl_lib.base.files import versions
 from brrcrl_lib.base.limits import RECORD, check_fields, whole
+from brrcrl_lib.base.settings import check_settings, number
 from brrcrl_lib.data.hdf5 import reading
 from brrcrl_lib.data.minari import check_hash, load_dataset, read_episodes
 from brrcrl_lib.data.registry import DatasetError, data_root, dataset_folder, list_datasets, read_metadata
@@ -22,7 +23,6 @@ from brrcrl_lib.data.storage import FIELDS, FlatEpisodes, part_paths
 from brrcrl_lib.data.vectors import OfflineDataset
 from brrcrl_lib.tools.agents.episodes import Episode
 from brrcrl_lib.tools.publishing.minari_writer import episode_of
-from brrcrl_lib.tools.settings import check_settings, number
 
 CARD = {"return_mean": number(), "versions": RECORD}
 REPLAY_TOLERANCE = 1e-4

@@ -1,4 +1,4 @@
-"""What a setting of a tool may be, declared beside its field and checked before any work starts.
+"""What a setting may be, declared beside its field and checked before any work starts.
 
     @dataclass(frozen=True)
     class CollectConfig:
