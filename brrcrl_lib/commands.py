@@ -22,7 +22,6 @@ from brrcrl_lib.study.experiments.row import measure as measure_run
 from brrcrl_lib.study.experiments.running import ExperimentConfig, run_grid
 from brrcrl_lib.tools.publishing.prepare import open_prepared, prepare
 from brrcrl_lib.training import export_model, fit, load_run
-from brrcrl_lib.worlds import world_of
 
 
 @dataclass(frozen=True)
@@ -156,19 +155,18 @@ class DataCard:
     dataset: str
     """Dataset id of vectors, for example brrcrl/hopper/medium-replay-v0."""
     expert_return: float | None = None
-    """Return of an expert; left out, the reference of the dataset's world, or else the best episode."""
+    """Return of an expert; left out, what the dataset's card says, or else D4RL's reference, or else the best
+    episode."""
 
 
 def data_card(config: DataCard) -> int:
     from brrcrl_lib.data.minari import load_dataset
-    from brrcrl_lib.study.analysis.data_quality import describe, measure
+    from brrcrl_lib.study.analysis.data_quality import describe, expert_of, measure
 
     if kind_of(config.dataset) == "pixels":
         raise KitError(f"{config.dataset} holds frames; the cards beside data/atari/*.npz describe games")
     dataset = load_dataset(config.dataset)
-    reference = world_of(dataset.env_spec.id if dataset.env_spec else config.dataset).reference
-    expert = config.expert_return or (reference.high if reference else float(dataset.returns.max()))
-    print(describe(measure(dataset, expert)))
+    print(describe(measure(dataset, config.expert_return or expert_of(dataset))))
     return 0
 
 

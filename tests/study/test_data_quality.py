@@ -12,7 +12,8 @@ from synthetic import synthetic_dataset
 from brrcrl_lib.data.minari import load_dataset
 from brrcrl_lib.data.vectors import OfflineDataset
 from brrcrl_lib.returns import reward_to_go
-from brrcrl_lib.study.analysis.data_quality import Quality, describe, measure, warnings
+from brrcrl_lib.study.analysis.d4rl_facts import d4rl_facts, with_score
+from brrcrl_lib.study.analysis.data_quality import Block, Quality, describe, expert_of, measure, warnings
 
 
 def dataset(*episodes: list[float], discount: float = 0.5) -> OfflineDataset:
@@ -31,7 +32,9 @@ def dataset(*episodes: list[float], discount: float = 0.5) -> OfflineDataset:
     )
 
 
-GOOD = Quality("good", 0.99, 9000, 100, 50.0, (), 0.5, 0.4, 20, 20, 50.0, 0.9)
+GOOD = Quality(
+    "good", 0.99, 9000, 100, 50.0, (Block(60, 10.0, 20.0), Block(40, 20.0, 45.0)), 0.5, 0.4, 20, 20, 50.0, 0.9
+)
 
 
 def test_three_episodes_by_hand() -> None:
@@ -104,3 +107,23 @@ def test_the_recorded_walker_replay_cannot_carry_the_claim() -> None:
     text = describe(quality)
     assert text.startswith("brrcrl/walker2d/medium-replay-v0\n") and "3 episodes hold the highest tenth" in text
     assert sum(block.episodes for block in quality.blocks) == quality.episodes == 1345
+
+
+def test_the_expert_is_the_cards_own_then_the_references_then_the_best_episode() -> None:
+    carded = {"card": {"policy": {"fresh_return_mean": 300.0}, "share_of_expert": 0.25}}
+    plain = replace(dataset([4, 0], [8]), card={}, env_spec=None, id="mine/nowhere-v0")
+    assert expert_of(replace(plain, card=carded)) == 1200
+    assert expert_of(replace(plain, id="mine/hopper/medium-v3")) == 3234.3
+    assert expert_of(plain) == 8
+
+
+def test_a_dataset_stands_beside_its_counterpart_in_d4rl() -> None:
+    theirs = d4rl_facts("brrcrl/halfcheetah/medium-replay-v7")
+    assert theirs is not None and theirs.transitions == 202_000
+    assert d4rl_facts("brrcrl/halfcheetah/mine-v0") is None and d4rl_facts("ladder/pong") is None
+    low, high = -280.178953, 12135.0  # D4RL's reference returns of HalfCheetah
+    score = 100 * (3093.29 - low) / (high - low)
+    text = describe(replace(GOOD, id="brrcrl/halfcheetah/medium-replay-v1"))
+    assert f"202,000 steps; 3,093 ({score:.1f}), 4,985" in text
+    assert "14 (2.4), 45 (2.6)" in text  # (60 * 10 + 40 * 20) / 100 and the larger of 20 and 45
+    assert "D4RL" not in describe(GOOD) and with_score("mine/nowhere-v0", 1234.4) == "1,234"

@@ -25,7 +25,7 @@ from brrcrl_lib.tools.bench.loading import benchmark_loading
 from brrcrl_lib.tools.collecting.collect import CollectConfig, collect, read_curve
 from brrcrl_lib.tools.publishing.cards import BEGIN, write_cards
 from brrcrl_lib.tools.publishing.minari_writer import write_dataset
-from brrcrl_lib.tools.publishing.publish import PublishConfig, choose_medium, publish
+from brrcrl_lib.tools.publishing.publish import PublishConfig, choose_medium, choose_replay, publish
 from brrcrl_lib.tools.publishing.rollout import RolloutConfig, rollout, staging_key
 from brrcrl_lib.tools.publishing.verify import verify
 
@@ -93,28 +93,31 @@ def test_other_settings_do_not_continue_a_run(run):
 
 def test_what_is_published_verifies(published, run):
     names = ["expert", "medium-expert", "medium-replay", "medium"]
-    assert list_datasets(published) == sorted(f"brrcrl/hopper/{name}-v0" for name in names)
+    assert list_datasets(published) == sorted(f"brrcrl/hopper/{name}-v1" for name in names)
     rows = verify(published)
     assert all(row.ok for row in rows), [row for row in rows if not row.ok]
     assert sum(row.check == "replay" and "3 episodes" in row.details for row in rows) == 4
-    data = {name: load_dataset(f"brrcrl/hopper/{name}-v0", root=published) for name in names}
+    data = {name: load_dataset(f"brrcrl/hopper/{name}-v1", root=published) for name in names}
     assert data["medium-expert"].lengths.tolist() == [*data["medium"].lengths, *data["expert"].lengths]
     assert len(data["medium"]) >= 300 > len(data["medium"]) - data["medium"].lengths[-1]
     curve = read_curve(run)
-    middle = next(point for point in curve if point["step"] >= 250)
-    assert len(data["medium-replay"]) == middle["step"]
+    last = next(point for point in curve if point["step"] >= 250)
+    assert len(data["medium-replay"]) == last["step"]
+    replay = data["medium-replay"].card
+    assert replay["card"]["medium_step"] == curve[0]["step"] < last["step"] == replay["card"]["policy"]["step"]
+    assert f"after {curve[0]['step']:,} steps" in replay["description"]
     card = data["expert"].card["card"]
     assert card["policy"]["step"] == max(curve, key=lambda point: point["return_mean"])["step"]
     assert card["return_mean"] == pytest.approx(data["expert"].returns.mean().item(), abs=0.06)
     assert "out" not in json.dumps(card["training"]) and str(run) not in json.dumps(data["medium-replay"].card)
-    actor = SacActor.load(published.parent / "policies" / "hopper-expert.safetensors")
+    actor = SacActor.load(published.parent / "policies" / "hopper-expert-v1.safetensors")
     assert actor.about["fresh_return_mean"] == card["policy"]["fresh_return_mean"]
-    assert (published.parent / "policies" / "hopper-learning-curve.csv").read_text().count("\n") == len(curve) + 1
+    assert (published.parent / "policies" / "hopper-learning-curve-v1.csv").read_text().count("\n") == len(curve) + 1
 
 
 def test_replaying_a_stored_episode_meets_the_training_rtg_step_by_step(published):
     """The environment, the stored seed and the stored actions alone give every RTG that training sees."""
-    data = load_dataset("brrcrl/hopper/medium-v0", root=published, discount=0.97)
+    data = load_dataset("brrcrl/hopper/medium-v1", root=published, discount=0.97)
     env = data.make_env()
     for episode in (0, data.episodes - 1):
         start, length = int(data.starts[episode]), int(data.lengths[episode])
@@ -134,15 +137,18 @@ def test_cards_replace_only_their_own_table(published):
     readme.write_text("# Mine\n\nKept.\n\n" + before[before.index(BEGIN) :] + "\nAlso kept.\n")
     text = write_cards(published).read_text()
     assert text.startswith("# Mine\n\nKept.\n") and text.endswith("Also kept.\n") and text.count(BEGIN) == 1
-    assert text.count("| `brrcrl/hopper/") == 4
+    assert text.count("| `brrcrl/hopper/") == 4 + 3  # once each, and three beside their counterparts in D4RL
+    assert "| 402,000 | 467 (15.0) | 3,193 (98.7) |" in text
 
 
-def test_medium_is_the_first_good_snapshot_late_enough():
-    curve = [{"step": step, "return_mean": mean} for step, mean in ((10, 50), (20, 20), (30, 40), (40, 90))]
-    assert choose_medium(curve, 90, 1 / 3, 20) == 2
-    assert choose_medium(curve, 90, 1 / 3, 0) == 0
-    with pytest.raises(DatasetError, match="the run has 40 steps, so collect further"):
-        choose_medium(curve, 90, 1 / 3, 50)
+def test_medium_is_the_first_good_snapshot_and_its_replay_goes_on_until_there_is_enough():
+    curve = [{"step": step, "return_mean": mean} for step, mean in ((10, 20), (20, 50), (30, 10), (40, 90))]
+    assert choose_medium(curve, 90, 1 / 3) == 1
+    assert [choose_replay(curve, 1, least) for least in (0, 20, 21, 40)] == [1, 1, 2, 3]
+    with pytest.raises(DatasetError, match=r"no snapshot earns 0\.33 of the expert's 900"):
+        choose_medium(curve, 900, 1 / 3)
+    with pytest.raises(DatasetError, match="the run has 40 steps, fewer than the 50 transitions"):
+        choose_replay(curve, 1, 50)
 
 
 def test_publishing_refuses_before_it_works(published, run, tmp_path):
@@ -160,13 +166,13 @@ def parts(folder: Path) -> list[bytes]:
 
 
 def test_the_shipped_policy_makes_the_shipped_dataset_again(published, tmp_path):
-    policy = published.parent / "policies" / "hopper-medium.safetensors"
+    policy = published.parent / "policies" / "hopper-medium-v1.safetensors"
     again = rollout(RolloutConfig(policy, "again/medium-v0", steps=300, num_envs=4, root=tmp_path))
-    assert parts(again) == parts(published / "brrcrl/hopper/medium-v0")
+    assert parts(again) == parts(published / "brrcrl/hopper/medium-v1")
 
 
 def test_a_killed_rollout_continues_to_the_same_dataset(published, tmp_path):
-    policy = published.parent / "policies" / "hopper-expert.safetensors"
+    policy = published.parent / "policies" / "hopper-expert-v1.safetensors"
     whole = rollout(RolloutConfig(policy, "whole/set-v0", steps=1500, num_envs=4, root=tmp_path))
     endless = RolloutConfig(policy, "cut/set-v0", steps=10**7, num_envs=4, root=tmp_path)
     staging = tmp_path / ".staging" / "cut" / "set-v0" / staging_key(policy, "Hopper-v5", endless)
@@ -185,13 +191,13 @@ def test_a_killed_rollout_continues_to_the_same_dataset(published, tmp_path):
 
 
 def test_rollouts_refuse_bad_requests(published, tmp_path):
-    policy = published.parent / "policies" / "hopper-medium.safetensors"
+    policy = published.parent / "policies" / "hopper-medium-v1.safetensors"
     with pytest.raises(DatasetError, match="takes 11 observations and gives 3 actions"):
         rollout(RolloutConfig(policy, "bad/env-v0", env="Walker2d-v5", root=tmp_path))
     with pytest.raises(DatasetError, match="is no dataset id"):
         rollout(RolloutConfig(policy, "bad id", root=tmp_path))
     with pytest.raises(DatasetError, match="exists in"):
-        rollout(RolloutConfig(policy, "brrcrl/hopper/medium-v0", root=published))
+        rollout(RolloutConfig(policy, "brrcrl/hopper/medium-v1", root=published))
     with pytest.raises(KitError, match="at least 1"):
         rollout(RolloutConfig(policy, "bad/steps-v0", steps=0, root=tmp_path))
     with pytest.raises(DatasetError, match="no policy at"):
@@ -204,7 +210,7 @@ def test_rollouts_refuse_bad_requests(published, tmp_path):
 
 def rewritten(published, tmp_path, change):
     """A copy of medium whose episodes went through `change`, written with right hashes."""
-    folder = published / "brrcrl/hopper/medium-v0" / "data"
+    folder = published / "brrcrl/hopper/medium-v1" / "data"
     flat = read_part(folder / "part-000.hdf5")
     arrays = {name: getattr(flat, name).copy() for name in FlatEpisodes.__dataclass_fields__}
     change(arrays)
@@ -238,16 +244,16 @@ def test_verification_notices_what_hashes_cannot(published, tmp_path, name, valu
 
 def test_verification_names_a_damaged_file(published, tmp_path):
     shutil.copytree(published, tmp_path / "copy")
-    part = tmp_path / "copy/brrcrl/hopper/expert-v0/data/part-000.hdf5"
+    part = tmp_path / "copy/brrcrl/hopper/expert-v1/data/part-000.hdf5"
     part.write_bytes(part.read_bytes()[:-1])
     bad = [row for row in verify(tmp_path / "copy") if not row.ok]
-    assert {row.dataset for row in bad} == {"brrcrl/hopper/expert-v0", "brrcrl/hopper/medium-expert-v0"}
+    assert {row.dataset for row in bad} == {"brrcrl/hopper/expert-v1", "brrcrl/hopper/medium-expert-v1"}
     assert all("part-000.hdf5 does not have the recorded sha256" in row.details for row in bad)
 
 
 def test_the_loading_benchmark_compares_like_with_like(published):
-    row = benchmark_loading("brrcrl/hopper/medium-v0", published, repeats=1)
-    data = load_dataset("brrcrl/hopper/medium-v0", root=published)
+    row = benchmark_loading("brrcrl/hopper/medium-v1", published, repeats=1)
+    data = load_dataset("brrcrl/hopper/medium-v1", root=published)
     assert (row["steps"], row["episodes"]) == (len(data), data.episodes)
     assert row["minari_plain_seconds"] > 0 and row["speedup_over_plain"] > 1
 

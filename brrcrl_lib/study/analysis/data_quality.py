@@ -13,6 +13,8 @@ import numpy as np
 
 from brrcrl_lib.base.errors import KitError
 from brrcrl_lib.data.vectors import OfflineDataset
+from brrcrl_lib.study.analysis.d4rl_facts import d4rl_facts, with_score
+from brrcrl_lib.worlds import world_of
 
 BLOCKS = 10
 JUNK = 0.1
@@ -55,6 +57,14 @@ class Quality:
     top_value_episodes: int  # that reach the highest tenth of the range of RTG, where Max asks
     effective_episodes: float  # (sum of lengths)^2 / sum of squared lengths: steps are drawn uniformly
     correlation: float | None  # of RTG at the start with the return; None where one of them never varies
+
+    @property
+    def mean(self) -> float:
+        return sum(block.episodes * block.mean for block in self.blocks) / self.episodes
+
+    @property
+    def best(self) -> float:
+        return max(block.best for block in self.blocks)
 
 
 def measure(dataset: OfflineDataset, expert_return: float) -> Quality:
@@ -124,10 +134,21 @@ def warnings(quality: Quality) -> list[str]:
     return found
 
 
+def expert_of(dataset: OfflineDataset) -> float:
+    """What an expert earns: by the dataset's own card, else D4RL's reference, else the best episode."""
+    card = dataset.card.get("card") or {}
+    policy, share = card.get("policy") or {}, card.get("share_of_expert")
+    if share and policy.get("fresh_return_mean"):
+        return float(policy["fresh_return_mean"]) / float(share)
+    reference = world_of(dataset.env_spec.id if dataset.env_spec else dataset.id).reference
+    return reference.high if reference else float(dataset.returns.max())
+
+
 def describe(quality: Quality) -> str:
     """A table for the terminal, and the warnings below it."""
     correlation = "-" if quality.correlation is None else f"{quality.correlation:.2f}"
     junk = f"{quality.junk_episodes:.0%} of episodes, {quality.junk_steps:.0%} of steps"
+    mean, best = (with_score(quality.id, value) for value in (quality.mean, quality.best))
     facts = {
         "size": f"{quality.steps:,} steps in {quality.episodes:,} episodes",
         "effective episodes": f"{quality.effective_episodes:,.0f}",
@@ -136,7 +157,12 @@ def describe(quality: Quality) -> str:
         "episodes with the top 10% of steps by RTG": f"{quality.top_step_episodes:,}",
         "episodes in the top 10% of the RTG range": f"{quality.top_value_episodes:,}",
         f"correlation of RTG (discount {quality.discount:g}) with return": correlation,
+        "mean and best return (score)": f"{mean}, {best}",
     }
+    published = d4rl_facts(quality.id)
+    if published is not None:
+        mean, best = (with_score(quality.id, value) for value in (published.return_mean, published.return_max))
+        facts["D4RL v2's, not measured here"] = f"{published.transitions:,} steps; {mean}, {best}"
     width = max(map(len, facts))
     lines = [quality.id, *(f"  {name:<{width}}  {value}" for name, value in facts.items())]
     lines += ["", "  returns in the order of collection", f"  {'block':>5} {'episodes':>9} {'mean':>10} {'best':>10}"]

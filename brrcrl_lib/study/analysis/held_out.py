@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from brrcrl_lib.base.devices import generator
+from brrcrl_lib.data.batch import Source
 from brrcrl_lib.data.vectors import OfflineDataset
 from brrcrl_lib.methods.br_rcrl import BayesianModel
 from brrcrl_lib.returns import ReturnBuckets
@@ -26,6 +27,19 @@ def losses_on(run: Run, dataset: OfflineDataset, count: int = 1000, seed: int = 
     """Every part of the training loss on up to `count` steps of `dataset`."""
     parts = run.method.loss(dataset.batch(spread_out(dataset, count)), generator(seed))
     return {name: float(value) for name, value in parts.items()}
+
+
+@torch.no_grad()
+def held_out_losses(run: Run, source: Source, batches: int = 16) -> dict[str, float] | None:
+    """Every part of the training loss on always the same `batches` of episodes that were kept out, of the weights that
+    play; None where none were kept out."""
+    if not run.config.held_out:
+        return None
+    held_out, drawn = split(run.config, source)[1].to(run.method.device), generator(0, run.method.device)
+    found = [
+        run.method.loss(held_out.sample(run.config.batch_size, drawn, run.method.needs), drawn) for _ in range(batches)
+    ]
+    return {name: round(float(torch.stack([parts[name] for parts in found]).mean()), 6) for name in found[0]}
 
 
 def marginal_nll(buckets: ReturnBuckets, train: OfflineDataset, test: OfflineDataset) -> float:

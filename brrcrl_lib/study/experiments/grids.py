@@ -40,6 +40,8 @@ CLONE: Settings = {"clone": True}
 PLAIN: Settings = {}
 DELTAS = (0.9, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01, 0.001)
 TOP_SHARES = (0.5, 0.2)
+LENGTHS = (500, 1_000, 2_000, 4_000, 8_000, 16_000, 40_000)
+"""Training steps at which the study of regimes looks; a longer training goes on from a shorter one."""
 EARLY: Settings = {**AUTHORS, "fusion": "early"}
 
 BREAKOUT, QBERT, PONG, SEAQUEST = (f"ladder/{game}" for game in GAMES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -11,10 +12,13 @@ from typing import Any
 import pandas as pd
 
 from brrcrl_lib.base.devices import use_one_thread
+from brrcrl_lib.base.files import atomic_path
+from brrcrl_lib.checkpoints import Checkpoint
 from brrcrl_lib.data.batch import Source
 from brrcrl_lib.data.open import open_source
 from brrcrl_lib.methods.base import method_named
-from brrcrl_lib.study.experiments.grids import Cell
+from brrcrl_lib.study.analysis.held_out import held_out_losses
+from brrcrl_lib.study.experiments.grids import LENGTHS, Cell
 from brrcrl_lib.study.experiments.row import measure
 from brrcrl_lib.study.experiments.store import Store
 from brrcrl_lib.training import fit, load_run
@@ -80,18 +84,40 @@ def run_group(group: Group) -> Outcome:
 
 def measure_cell(cell: Cell, store: Store) -> tuple[dict[str, Any], pd.DataFrame]:
     """The row of a cell and its trace, from a training that is finished first if it is not."""
-    config = cell.config
-    run = store.training(cell)
-    fit(config, _load(cell.dataset, config.discount, config.reward_clip), run, resume=True, preset=cell.preset)
+    config, folder = cell.config, store.training(cell)
+    source = _load(cell.dataset, config.discount, config.reward_clip)
+    begin_with_a_shorter_training(cell, store)
+    fit(config, source, folder, resume=True, preset=cell.preset)
+    run = load_run(folder)
     row, trace = measure(
-        load_run(run),
+        run,
         method_named(cell.method).Act(**cell.act),
         episodes=cell.episodes,
         seed=1000 * (cell.seed + 1),
         max_steps=SMOKE_STEPS if cell.preset == "smoke" else cell.max_steps,
     )
     variant = {name: value for name, value in cell.variant.items() if name != "objective"}
-    return {"key": cell.key, "train_key": cell.train_key, "variant": variant, **row}, trace
+    named = {"key": cell.key, "train_key": cell.train_key, "variant": variant}
+    return {**named, **row, "held_out": held_out_losses(run, source)}, trace
+
+
+def begin_with_a_shorter_training(cell: Cell, store: Store) -> None:
+    """Where the longest finished training of LENGTHS with otherwise the same settings ended, a longer one goes on.
+
+    It ends with the weights that it would have had anyway, bit for bit: training resumes exactly.
+    """
+    folder = store.training(cell)
+    extended = method_named(cell.method).may_be_extended and cell.config.patience is None
+    if (folder / "checkpoint.safetensors").exists() or not extended:
+        return
+    for steps in sorted((steps for steps in LENGTHS if steps < cell.config.steps), reverse=True):
+        shorter = store.training(replace(cell, training={**cell.training, "steps": steps}))
+        finished = shorter / "checkpoint.safetensors"
+        if finished.exists() and Checkpoint.load(finished).about["step"] == steps:
+            for name in ("metrics.csv", finished.name):  # the checkpoint last: with it, there is a run to resume
+                with atomic_path(folder / name) as temporary:
+                    shutil.copyfile(shorter / name, temporary)
+            return
 
 
 @lru_cache(maxsize=1)

@@ -14,6 +14,7 @@ from brrcrl_lib.base.limits import RECORD, TEXT, check_fields, whole
 from brrcrl_lib.base.settings import check_settings, number
 from brrcrl_lib.data.registry import DatasetError, data_root, list_datasets, read_metadata
 from brrcrl_lib.data.storage import FlatEpisodes
+from brrcrl_lib.study.analysis.d4rl_facts import d4rl_facts, with_score
 from brrcrl_lib.tools.agents.episodes import MANTISSA_BITS
 from brrcrl_lib.tools.publishing.game_cards import games_table, ladders_table
 
@@ -105,6 +106,28 @@ def cards_table(root: Path | str | None = None) -> str:
     return "\n".join(rows)
 
 
+def d4rl_table(root: Path | str | None = None) -> str:
+    """A Markdown table of the kit's own datasets beside their counterparts in D4RL v2."""
+    base = data_root(root)
+    rows = [
+        "| dataset | transitions | mean return (score) | best return (score) "
+        "| D4RL v2's: transitions | mean return (score) | best return (score) |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for dataset_id in list_datasets(base):
+        card, theirs = read_metadata(base / dataset_id / "data").get("card") or {}, d4rl_facts(dataset_id)
+        if theirs is None or "return_mean" not in card:
+            continue
+        counts = [(card["transitions"], card["return_mean"], card["return_max"])]
+        counts += [(theirs.transitions, theirs.return_mean, theirs.return_max)]
+        cells = [
+            f"{count:,} | {with_score(dataset_id, mean)} | {with_score(dataset_id, best)}"
+            for count, mean, best in counts
+        ]
+        rows.append(f"| `{dataset_id}` | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
 def write_cards(root: Path | str | None = None) -> Path:
     """Put the tables into data/README.md (beside data/minari), each between two marks; the rest of the file stays.
 
@@ -115,7 +138,7 @@ def write_cards(root: Path | str | None = None) -> Path:
         raise DatasetError(f"{base} is no folder of datasets; name another with --root")
     readme = base.parent / "README.md"
     text = readme.read_text() if readme.exists() else "# Data\n"
-    text = _between(text, BEGIN, END, cards_table(root))
+    text = _between(text, BEGIN, END, f"{cards_table(root)}\n\n{d4rl_table(root)}")
     if list(readme.parent.glob("policies/atari/*/ladder.json")):
         tables = f"{ladders_table(readme.parent)}\n\n{games_table(readme.parent)}"
         text = _between(text, GAMES_BEGIN, GAMES_END, tables)

@@ -1,7 +1,8 @@
 """`brrcrl data publish`: one collection run becomes medium-replay, medium, expert and medium-expert.
 
-As in D4RL, medium-replay is everything the agent saw until it was "medium", and medium and expert are rollouts
-of the policy at two points of its training. Nothing here trains: it selects, plays, measures and writes.
+As in D4RL, medium-replay is everything the agent saw until it was "medium" (and until there is enough of it), and
+medium and expert are rollouts of the policy at two points of its training. Nothing here trains: it selects, plays,
+measures and writes.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from brrcrl_lib.tools.publishing.rollout import RolloutConfig, rollout
 FRESH_SEED = EVALUATION_SEED + 10_000
 """Start of the episodes that measure a chosen policy anew; the ones that chose it start from EVALUATION_SEED."""
 
-LARGEST_FILE = 20_000_000
+LARGEST_FILE = 25_000_000
 
 
 @dataclass(frozen=True)
@@ -43,14 +44,17 @@ class PublishConfig:
     run: Path
     """Run directory of `brrcrl data collect`."""
     name: Name
-    """Short name of the environment, for example hopper: ids become brrcrl/hopper/medium-v0 and so on."""
+    """Short name of the environment, for example hopper: ids become brrcrl/hopper/medium-v1 and so on."""
     root: Path | None = None
     """Folder of Minari datasets; by default MINARI_DATASETS_PATH or data/minari. Policies go to ../policies."""
+    version: Annotated[int, whole(0)] = 1
+    """Version of the datasets, the end of their ids."""
     min_replay: Annotated[int, whole(0)] = 150_000
-    """Transitions that medium-replay must hold at least."""
+    """Transitions that medium-replay must hold at least: where medium is reached earlier, it goes on to the first
+    snapshot with so many, and its card says so."""
     medium_share: Annotated[float, number(0, 1)] = 1 / 3
     """A policy is medium from this share of the expert's return on."""
-    steps: Count = 50_000
+    steps: Count = 100_000
     """Transitions of medium and of expert."""
     num_envs: Annotated[Count, tyro.conf.arg(aliases=["--lanes"])] = 16
     """Environments played side by side."""
@@ -66,7 +70,8 @@ def publish(config: PublishConfig) -> dict[str, Path]:
     root = data_root(config.root)
     torch.set_num_threads(1)
     curve, settings = _read_run(config.run)
-    ids = {kind: f"brrcrl/{config.name}/{kind}-v0" for kind in ("medium-replay", "medium", "expert", "medium-expert")}
+    kinds = ("medium-replay", "medium", "expert", "medium-expert")
+    ids = {kind: f"brrcrl/{config.name}/{kind}-v{config.version}" for kind in kinds}
     taken = [dataset_id for dataset_id in ids.values() if (root / dataset_id / "data").exists()]
     if taken and not config.overwrite:
         raise DatasetError(f"{', '.join(taken)} exist in {root}; pass --overwrite to replace them")
@@ -76,9 +81,12 @@ def publish(config: PublishConfig) -> dict[str, Path]:
 
     best = int(np.argmax([point["return_mean"] for point in curve]))
     expert = _measure_anew(config, settings["env"], curve[best])
-    middle = choose_medium(curve, expert["fresh_return_mean"], config.medium_share, config.min_replay)
-    medium = _measure_anew(config, settings["env"], curve[middle])
-    share = round(medium["fresh_return_mean"] / expert["fresh_return_mean"], 3)
+    middle = choose_medium(curve, expert["fresh_return_mean"], config.medium_share)
+    last = choose_replay(curve, middle, config.min_replay)
+    measured = {index: _measure_anew(config, settings["env"], curve[index]) for index in {middle, last}}
+    share = {
+        index: round(about["fresh_return_mean"] / expert["fresh_return_mean"], 3) for index, about in measured.items()
+    }
 
     training = {
         key: value
@@ -89,28 +97,40 @@ def publish(config: PublishConfig) -> dict[str, Path]:
     shared = {"env": settings["env"], "training": {"algorithm": f"{algorithm} (Stable-Baselines3)", **training}}
     policies = root.parent / "policies"
     folders: dict[str, Path] = {}
-    for seed, (kind, about) in enumerate({"medium": medium, "expert": expert}.items()):
-        policy = policies / f"{config.name}-{kind}.safetensors"
+    for seed, (kind, about) in enumerate({"medium": measured[middle], "expert": expert}.items()):
+        policy = policies / f"{config.name}-{kind}-v{config.version}.safetensors"
         Actor.load(snapshot_path(config.run, about["step"])).save(policy, **about)
         request = RolloutConfig(policy, ids[kind], config.steps, None, config.num_envs, seed, False, root, True)
-        extra = {"kind": kind, **shared, "share_of_expert": share if kind == "medium" else 1.0}
+        extra = {"kind": kind, **shared, "share_of_expert": share[middle] if kind == "medium" else 1.0}
         folders[kind] = rollout(request, extra)
-    write_csv(policies / f"{config.name}-learning-curve.csv", curve)
-    folders["medium-replay"] = _write_replay(config, root, ids["medium-replay"], middle, curve, medium, share, shared)
+    write_csv(policies / f"{config.name}-learning-curve-v{config.version}.csv", curve)
+    replay = {**shared, "policy": measured[last], "share_of_expert": share[last], "medium_step": curve[middle]["step"]}
+    folders["medium-replay"] = _write_replay(config, root, ids["medium-replay"], curve[: last + 1], replay)
     folders["medium-expert"] = _write_combination(root, ids, folders, shared)
     _check_sizes(folders)
     write_cards(root)
     return folders
 
 
-def choose_medium(curve: list[dict[str, Any]], expert_return: float, share: float, min_replay: int) -> int:
-    """Index of the first snapshot after `min_replay` steps that earns at least `share` of the expert's return."""
+def choose_medium(curve: list[dict[str, Any]], expert_return: float, share: float) -> int:
+    """Index of the first snapshot that earns at least `share` of the expert's return."""
     for index, point in enumerate(curve):
-        if point["step"] >= min_replay and point["return_mean"] >= share * expert_return:
+        if point["return_mean"] >= share * expert_return:
             return index
     raise DatasetError(
-        f"no snapshot after {min_replay:,} steps earns {share:.2f} of the expert's {expert_return:,.0f}; "
-        f"the run has {curve[-1]['step']:,} steps, so collect further or lower --min-replay"
+        f"no snapshot earns {share:.2f} of the expert's {expert_return:,.0f}; the run has {curve[-1]['step']:,} steps, "
+        f"so collect further or lower --medium-share"
+    )
+
+
+def choose_replay(curve: list[dict[str, Any]], medium: int, min_replay: int) -> int:
+    """Index of the snapshot that ends medium-replay: `medium`, or the first later one with `min_replay` transitions."""
+    for index in range(medium, len(curve)):
+        if curve[index]["step"] >= min_replay:
+            return index
+    raise DatasetError(
+        f"the run has {curve[-1]['step']:,} steps, fewer than the {min_replay:,} transitions of medium-replay; "
+        f"collect further or lower --min-replay"
     )
 
 
@@ -142,27 +162,22 @@ def _measure_anew(config: PublishConfig, env_id: str, point: dict[str, Any]) -> 
 
 
 def _write_replay(
-    config: PublishConfig,
-    root: Path,
-    dataset_id: str,
-    middle: int,
-    curve: list[dict[str, Any]],
-    medium: dict[str, Any],
-    share: float,
-    shared: dict[str, Any],
+    config: PublishConfig, root: Path, dataset_id: str, curve: list[dict[str, Any]], about: dict[str, Any]
 ) -> Path:
-    """Everything recorded up to snapshot `middle`: an interval is committed with its snapshot, so its parts."""
-    pieces = list(merge_parts(part_path(config.run, number) for number in range(1, middle + 2)))
+    """Everything recorded in the intervals of `curve`: an interval is committed with its snapshot, so its parts."""
+    pieces = list(merge_parts(part_path(config.run, number) for number in range(1, len(curve) + 1)))
     statistics = episode_statistics(pieces)
-    if statistics["transitions"] != curve[middle]["step"]:
+    step, medium = curve[-1]["step"], about["medium_step"]
+    if statistics["transitions"] != step:
         raise DatasetError(
-            f"{config.run / 'parts'} holds {statistics['transitions']:,} transitions up to the medium snapshot, "
-            f"but the learning curve says {curve[middle]['step']:,}"
+            f"{config.run / 'parts'} holds {statistics['transitions']:,} transitions up to the last snapshot of "
+            f"medium-replay, but the learning curve says {step:,}"
         )
-    algorithm = shared["training"]["algorithm"].split()[0]
+    algorithm = about["training"]["algorithm"].split()[0]
     description = f"Everything that a {algorithm} agent saw in training until its policy was medium."
-    card = {"kind": "medium-replay", **shared, "policy": medium, "share_of_expert": share, **statistics}
-    return _write(root, dataset_id, pieces, card, description=description)
+    if step > medium:
+        description += f" That was after {medium:,} steps; so that there is enough of it, it goes on to {step:,}."
+    return _write(root, dataset_id, pieces, {"kind": "medium-replay", **about, **statistics}, description=description)
 
 
 def _write_combination(root: Path, ids: dict[str, str], folders: dict[str, Path], shared: dict[str, Any]) -> Path:
