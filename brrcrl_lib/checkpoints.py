@@ -10,7 +10,8 @@ from typing import Any
 from torch import Tensor
 
 from brrcrl_lib.base.errors import KitError
-from brrcrl_lib.base.limits import RECORD, TEXT, check_fields, number, parse_json, whole
+from brrcrl_lib.base.limits import RECORD, TEXT, check_fields, parse_json, whole
+from brrcrl_lib.base.settings import number
 from brrcrl_lib.base.tensors import load_tensors, save_tensors, section
 
 FORMAT = 2

@@ -19,7 +19,8 @@ from typing import Annotated, Any
 import gymnasium as gym
 import numpy as np
 
-from brrcrl_lib.base.limits import Count, whole
+from brrcrl_lib.base.limits import whole
+from brrcrl_lib.base.settings import Count
 from brrcrl_lib.data.frame_format import SHAPE, STACK
 from brrcrl_lib.data.registry import DatasetError, nearest
 from brrcrl_lib.worlds import GAMES

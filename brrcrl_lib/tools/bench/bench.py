@@ -14,7 +14,8 @@ from torch import Tensor
 
 from brrcrl_lib.base.devices import generator
 from brrcrl_lib.base.files import ROOT, write_json
-from brrcrl_lib.base.limits import OutPath, whole
+from brrcrl_lib.base.limits import whole
+from brrcrl_lib.base.settings import OutPath
 from brrcrl_lib.data.minari import load_dataset
 from brrcrl_lib.data.vectors import OfflineDataset
 from brrcrl_lib.evaluate import evaluate
