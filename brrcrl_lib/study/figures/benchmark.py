@@ -34,8 +34,29 @@ STYLES: Mapping[str, tuple[str, str, str]] = {
 _OTHER = (COLORS["exact"], ".", "-")
 
 
+def draw_paper(axis: Axes, table: pd.DataFrame) -> None:
+    """Mean over datasets of the paper's Table 1, best on top, its own method marked."""
+    means = table.mean(axis=1).sort_values()
+    for place, (method, mean) in enumerate(means.items()):
+        ours = method == "BR-RCRL"
+        axis.plot(table.loc[method], [place] * table.shape[1], "|", color="0.6", ms=7)
+        axis.plot(mean, place, "D" if ours else "o", color=COLORS["ours" if ours else "data"], mec="black", ms=8)
+    axis.set_yticks(range(len(means)), list(means.index))
+    axis.set(xlabel="normalised score", ylim=(-0.6, len(means) - 0.4))
+    axis.grid(visible=False, axis="y")
+
+
+def say_nothing_yet(axis: Axes) -> None:
+    """An empty panel that says so."""
+    axis.text(0.5, 0.5, "no rows recorded yet", color="0.5", ha="center", va="center", transform=axis.transAxes)
+    axis.set_xticks([])
+    axis.set_yticks([])
+
+
 def draw_aggregate(axis: Axes, found: pd.DataFrame, table: pd.DataFrame) -> None:
     """Interquartile mean and its interval, best on top, every run a small point (lines and `aggregate` of claims)."""
+    if table.empty:
+        return say_nothing_yet(axis)
     for place, (method, line) in enumerate(table.iloc[::-1].iterrows()):
         color, marker, _ = STYLES.get(str(method), _OTHER)
         runs = found[found["method"] == method]["score"]
@@ -49,6 +70,8 @@ def draw_aggregate(axis: Axes, found: pd.DataFrame, table: pd.DataFrame) -> None
 
 def draw_curves(axis: Axes, curves: pd.DataFrame) -> None:
     """One line per method: shares of runs above a score, or scores after so many episodes."""
+    if curves.empty or not curves.shape[1]:
+        return say_nothing_yet(axis)
     for method in curves:
         color, marker, line = STYLES.get(str(method), _OTHER)
         every = max(1, len(curves) // 8)
@@ -59,6 +82,8 @@ def draw_curves(axis: Axes, curves: pd.DataFrame) -> None:
 
 def draw_improvement(axis: Axes, table: pd.DataFrame) -> None:
     """P(ours beats theirs) and its interval; right of the middle line ours is the likelier winner."""
+    if table.empty:
+        return say_nothing_yet(axis)
     axis.axvline(0.5, color=COLORS["exact"], lw=1.2, ls=":")
     for place, (method, line) in enumerate(table.iloc[::-1].iterrows()):
         color, marker, _ = STYLES.get(str(method), _OTHER)
@@ -71,6 +96,8 @@ def draw_improvement(axis: Axes, table: pd.DataFrame) -> None:
 
 def draw_cost(axis: Axes, found: pd.DataFrame, cost: str) -> None:
     """Mean score of each method against what it costs: `core-minutes` of training or `ms per action`."""
+    if found.empty:
+        return say_nothing_yet(axis)
     means = found.groupby("method", sort=False)[[cost, "score"]].mean()
     for method, line in means.iterrows():
         color, marker, _ = STYLES.get(str(method), _OTHER)
