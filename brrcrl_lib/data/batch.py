@@ -98,6 +98,8 @@ class Facts:
     """Smallest and largest reward-to-go."""
     return_quantiles: tuple[float, ...]
     """Reward-to-go at 101 evenly spaced shares, from the smallest to the largest."""
+    episode_returns: tuple[float, float] | None = None
+    """Undiscounted return of the worst and of the best episode; None where nobody has added them up."""
     action_low: tuple[float, ...] | None = None
     """The box of actions, [m]; None for discrete actions."""
     action_high: tuple[float, ...] | None = None

@@ -87,6 +87,7 @@ class OfflineDataset:
             discount=self.discount,
             reward_clip=self.reward_clip,
             **return_facts(self.rtg),
+            episode_returns=(float(self.returns.min()), float(self.returns.max())),
             action_low=None if self.discrete else tuple(self.action_low.tolist()),
             action_high=None if self.discrete else tuple(self.action_high.tolist()),
             action_count=count,

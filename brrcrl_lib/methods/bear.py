@@ -49,13 +49,22 @@ LOG_MULTIPLIER = (-5.0, 10.0)
 
 @dataclass(frozen=True)
 class BearConfig(CriticSettings):
-    """BEAR with its released settings, but for `hidden` (the paper's autoencoder has 750 units a layer) and
-    `warm_up`."""
+    """BEAR. Checked against its first release (github.com/aviralkumar2907/BEAR), which agrees in the kernel and its
+    width for Hopper and HalfCheetah, the threshold, the multiplier's learning rate and bounds, the ten actions of the
+    target and of the player, their weight 0.75, and the autoencoder's loss and cut-off.
+
+    Differs from it: two layers of 256 (its networks have 400 and 300, its autoencoder 750 and 750), a batch of 256
+    instead of 100, `warm_up`, learning rates (1e-3 for all; ours are found in work that builds on its later D4RL code,
+    which was not read), four matched actions instead of five, noise of the matched actions that is not cut off at 0.5,
+    and the actor judged by one of them instead of their mean. For Walker2d it recommends a width of 20, with a Gaussian
+    kernel.
+    """
 
     steps: int = 20_000
     """Gradient steps. Fewer than TD3+BC and IQL get, because each takes several times as long."""
     warm_up: int = 1_000
-    """First steps, in which the actor only learns to stay with the data. The released code has 40,000."""
+    """First steps, in which the actor only learns to stay with the data. The first release takes 20 epochs;
+    the 40,000 of the preset `paper` are unverified."""
     threshold: float = 0.05
     """The MMD that the actor may have."""
     kernel_width: float = 10.0

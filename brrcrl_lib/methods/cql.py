@@ -42,7 +42,8 @@ from brrcrl_lib.policies import Policy
 @dataclass(frozen=True)
 class CqlConfig(CriticSettings):
     """CQL(H). Differs from the paper by default: two hidden layers of 256 and 4 sampled actions instead of three and
-    10, because a step then takes less than a third of the time on a CPU; preset `paper` has the paper's."""
+    10, because a step then takes less than a third of the time on a CPU; preset `paper` has the paper's. The released
+    code learns alpha (a Lagrange multiplier, threshold 5) unless told not to, and names 5 or 10 for that case."""
 
     steps: int = 20_000
     """Gradient steps. Fewer than the other methods with critics get, because each takes several times as long."""
@@ -52,7 +53,8 @@ class CqlConfig(CriticSettings):
     sampled_actions: int = 4
     """Actions per state from each of the three sources."""
     actor_learning_rate: float = 3e-5
-    """Adam's learning rate for the actor; learning_rate is that of the critics and of the temperature."""
+    """Adam's learning rate for the actor, CORL's; the released code has 1e-4. learning_rate is that of the critics and
+    of the temperature."""
 
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "smoke": {**CriticSettings.presets["smoke"], "sampled_actions": 2},

@@ -35,6 +35,8 @@ from brrcrl_lib.policies import Policy
 WEIGHT_LIMIT = 100.0
 """Largest weight of an action in the actor's loss."""
 LOG_STD_RANGE = (-5.0, 2.0)
+RETURN_SPAN = 1_000.0
+"""What the paper scales the distance between the best and the worst episode to."""
 
 
 @dataclass(frozen=True)
@@ -46,15 +48,23 @@ class IqlConfig(CriticSettings):
     """tau: 0.5 gives the mean value of the data's actions, 1 the best."""
     temperature: float = 3.0
     """beta, how sharply the actor prefers actions of high advantage; 0 is behaviour cloning."""
-    reward_scale: float = 1.0
-    """Rewards are multiplied by it. The paper takes 1000 / (best - worst return of an episode) for locomotion, about
-    0.3 in Hopper and 0.1 in HalfCheetah. It changes more than units: exp(beta u) meets its limit of 100 at u = 1.5."""
+    reward_scale: float | None = None
+    """Rewards are multiplied by it; None: by 1000 / (best - worst return of an episode), the paper's rule for
+    locomotion, about 0.3 in Hopper and 0.1 in HalfCheetah. It changes more than units: exp(beta u) meets its limit of
+    100 at u = 1.5."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         in_range(self, "expectile", 0, 1, open_low=True, open_high=True)
         in_range(self, "temperature", 0, math.inf)
         in_range(self, "reward_scale", 0, math.inf, open_low=True)
+
+    def scale(self, facts: Facts) -> float:
+        """What rewards are multiplied by; 1 where all episodes of the data have the same return."""
+        if self.reward_scale is not None:
+            return self.reward_scale
+        low, high = facts.episode_returns or (0.0, 0.0)
+        return RETURN_SPAN / (high - low) if high > low else 1.0
 
     def actor_rate(self, step: int) -> float:
         """The actor's learning rate in the `step`-th update, from 0."""
@@ -120,7 +130,7 @@ class Iql(ActorCritic, Method):
         with torch.no_grad():
             known = self.target_critics(step.states, step.actions).amin(0)  # [B]
             following = self.modules["value"](step.next_states).squeeze(-1)  # [B]
-            targets = self.config.reward_scale * step.rewards + self.facts.discount * step.going_on * following
+            targets = self.config.scale(self.facts) * step.rewards + self.facts.discount * step.going_on * following
         advantage = known - self.modules["value"](step.states).squeeze(-1)  # u, [B]
         asymmetry = torch.where(advantage > 0, self.config.expectile, 1 - self.config.expectile)
         value_loss = (asymmetry * advantage.square()).mean()

@@ -15,7 +15,7 @@ from brrcrl_lib.training import fit, load_run, split
 
 
 def cell_of(steps: int) -> Cell:
-    return Cell(DATASET, {"method": "fragile", "steps": steps}, 0, {}, "smoke", 1)
+    return Cell(DATASET, "box", {"method": "fragile", "steps": steps}, 0, {}, "smoke", 1)
 
 
 def test_a_longer_training_takes_only_the_steps_that_are_missing(kit: Kit, monkeypatch, tmp_path) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cache, cached_property
 from itertools import product
 from typing import Any
@@ -19,7 +19,7 @@ from brrcrl_lib.base.config import did_you_mean
 from brrcrl_lib.base.errors import KitError
 from brrcrl_lib.data.open import kind_of
 from brrcrl_lib.methods.base import config_for, methods
-from brrcrl_lib.worlds import GAMES, WORLDS, world_of
+from brrcrl_lib.worlds import GAMES, WORLDS, DatasetName, world_of
 
 HOPPER, WALKER2D, HALFCHEETAH = (f"brrcrl/{world.name}/medium-replay-v0" for world in WORLDS if world.kind == "box")
 MEDIUM_REPLAY = (HOPPER, WALKER2D, HALFCHEETAH)
@@ -50,6 +50,8 @@ TABLES: tuple[Settings, ...] = tuple(
 )
 ATARI_DELTAS = (0.9, 0.5, 0.2, 0.1, 0.05, 0.01, 0.001)
 ATARI_RULES: tuple[Settings, ...] = (*({**ADAPTIVE, "delta": delta} for delta in ATARI_DELTAS), MAX, SCHEDULE)
+EPISODES = {"table1": 20}
+"""Episodes per cell of the grids that have a number of their own."""
 HOUSEKEEPING = ("device", "log_every", "checkpoint_every")
 """Settings that do not change what is learned."""
 
@@ -64,6 +66,12 @@ class Block:
     acts: tuple[Settings, ...]
     trace: bool = False
     """Keep what the policy asked for and got at every step."""
+    budgets: Mapping[str, int | None] = field(default_factory=dict)
+    """Updates by method, for the preset laptop; the others have lengths of their own."""
+
+    def budgeted(self, training: Settings) -> Settings:
+        steps = self.budgets.get(training["method"])
+        return training if steps is None else {**training, "steps": steps}
 
 
 def atari(datasets: tuple[str, ...], seeds: tuple[int, ...]) -> tuple[Block, ...]:
@@ -74,6 +82,57 @@ def atari(datasets: tuple[str, ...], seeds: tuple[int, ...]) -> tuple[Block, ...
         Block(datasets, (CLONING,), seeds, (PLAIN,)),
     )
 
+
+# -- Table 1 -----------------------------------------------------------------------------------------------------
+
+BUDGETS: dict[str, int | None] = {
+    "br_rcrl": None,
+    "vanilla": None,
+    "cloning": None,
+    "rvs": 20_000,
+    "dt": 10_000,
+    "ibc": 10_000,
+    "td3_bc": 100_000,
+    "iql": 100_000,
+    "cql": 20_000,
+}
+"""Updates of each method in the grid `table1`; None: its default, so that trainings are shared with other grids."""
+TUNED_DELTAS = (0.5, 0.2, 0.05, 0.01)
+TUNED_SHARES = (0.5, 0.75, 1.25)
+
+Columns = tuple[tuple[Settings, tuple[Settings, ...]], ...]
+TABLE1: Columns = (
+    (AUTHORS, (ADAPTIVE,)),
+    (PAPER, (ADAPTIVE,)),
+    (CLONING, (PLAIN,)),
+    ({**CLONING, "top_share": 0.1}, (PLAIN,)),
+    ({**CLONING, "top_share": 0.2}, (PLAIN,)),
+    (VANILLA, (ADAPTIVE, MAX, SCHEDULE)),
+    ({"method": "rvs"}, (PLAIN,)),
+    ({"method": "td3_bc"}, (PLAIN,)),
+    ({"method": "iql"}, (PLAIN,)),
+    ({"method": "dt"}, (PLAIN,)),
+    ({"method": "cql"}, (PLAIN,)),
+    ({"method": "ibc"}, (PLAIN,)),
+)
+"""The columns of Table 1 that the kit has, each with how it is played; vanilla under every rule, to find its best."""
+TUNED: Columns = (
+    *((training, tuple({**ADAPTIVE, "delta": delta} for delta in TUNED_DELTAS)) for training in (AUTHORS, PAPER)),
+    ({"method": "rvs"}, tuple({"share": share} for share in TUNED_SHARES)),
+    ({"method": "dt"}, tuple({"share": share} for share in TUNED_SHARES)),
+)
+"""Other values of the knobs that are turned at test time: no trainings of their own."""
+
+
+def table1(kind: str, seeds: Iterable[int], columns: Columns) -> list[Block]:
+    """All methods of the first seed on the three worlds, then all of the second, ..."""
+    datasets = tuple(f"brrcrl/{world.name}/{kind}-v1" for world in WORLDS if world.kind == "box")
+    return [
+        Block(datasets, (training,), (seed,), acts, budgets=BUDGETS) for seed in seeds for training, acts in columns
+    ]
+
+
+# -- the grids ---------------------------------------------------------------------------------------------------
 
 GRIDS: dict[str, tuple[Block, ...]] = {
     # Does BR-RCRL beat cloning, and does the objective matter? (Section 4.1; notebook 05)
@@ -145,6 +204,13 @@ GRIDS: dict[str, tuple[Block, ...]] = {
         *atari((BREAKOUT, PONG, QBERT, SEAQUEST), (0,)),
         *atari((BREAKOUT, PONG), (1, 2)),
     ),
+    # Every method on the same data, by the same protocol (Table 1; notebook 13)
+    "table1": (
+        *table1("medium-replay", range(5), TABLE1),
+        *table1("medium-replay", range(5), TUNED),
+        *table1("medium-expert", range(3), TABLE1),
+        *table1("medium", range(3), TABLE1),
+    ),
 }
 
 
@@ -203,8 +269,18 @@ def _digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def cells(grid: str, preset: str = "laptop", episodes: int = 10) -> list[Cell]:
-    """All cells of a grid, in the order in which they are run. Smoke runs take shipped samples instead of ladders."""
+def dataset_of(dataset: str, preset: str, data: str) -> str:
+    """What stands for a grid's dataset: D4RL's of the same world and kind; in smoke runs, samples for ladders."""
+    if data == "d4rl":
+        name = DatasetName.parse(dataset)
+        if name.world.kind != "box":
+            raise KitError(f"D4RL has no data of {name.short}; run this grid with --data kit")
+        return f"d4rl/{name.world_name}/{name.kind}-v2"
+    return dataset.replace("ladder/", "sample/") if preset == "smoke" else dataset
+
+
+def cells(grid: str, preset: str = "laptop", episodes: int | None = None, data: str = "kit") -> list[Cell]:
+    """All cells of a grid, in the order in which they are run, on the kit's `data` or on D4RL's."""
     methods()  # plugins may bring grids
     if grid not in GRIDS:
         raise KitError(f"unknown grid '{grid}'{did_you_mean(grid, GRIDS)}")
@@ -212,10 +288,12 @@ def cells(grid: str, preset: str = "laptop", episodes: int = 10) -> list[Cell]:
     found: dict[str, Cell] = {}
     for block in GRIDS[grid]:
         for named in block.datasets:
-            dataset = named.replace("ladder/", "sample/") if preset == "smoke" else named
+            dataset = dataset_of(named, preset, data)
             kind, most = look_up(dataset), world_of(named).max_steps
             for seed, training, act in product(block.seeds, block.trainings, block.acts):
-                cell = Cell(dataset, kind, training, seed, act, preset, episodes, block.trace, most)
+                settings = block.budgeted(training) if preset == "laptop" else training
+                count = episodes or EPISODES.get(grid, 10)
+                cell = Cell(dataset, kind, settings, seed, act, preset, count, block.trace, most)
                 found.setdefault(cell.key, cell)
     return list(found.values())
 

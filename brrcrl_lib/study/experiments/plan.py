@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -15,11 +15,12 @@ import pandas as pd
 from brrcrl_lib.base.config import did_you_mean
 from brrcrl_lib.base.errors import KitError
 from brrcrl_lib.data.open import is_frames, open_source
-from brrcrl_lib.data.registry import DatasetError
+from brrcrl_lib.data.registry import DatasetError, missing_dataset_message
 from brrcrl_lib.study.experiments.grids import Cell, cells
 from brrcrl_lib.study.experiments.group import Group
 from brrcrl_lib.study.experiments.results import RESULTS, read_results
 from brrcrl_lib.study.experiments.store import WORK, Store
+from brrcrl_lib.worlds import DatasetName
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,10 @@ class GridConfig:
     """Name of the grid; a wrong one lists them."""
     preset: str = "laptop"
     """smoke, laptop or paper."""
-    episodes: int = 10
-    """Episodes per cell."""
+    episodes: int | None = None
+    """Episodes per cell; the grid's own number (20 for table1, else 10) if left out."""
+    data: Literal["kit", "d4rl"] = "kit"
+    """d4rl: D4RL's datasets of the same worlds, as `brrcrl data import-d4rl` names them (d4rl/hopper/medium-v2)."""
     dataset: str | None = None
     """Only the cells of datasets whose id contains this word, for example hopper; all if left out."""
     work: Path = WORK
@@ -40,13 +43,18 @@ class GridConfig:
     """Where <grid>.csv goes (smoke results stay with the work)."""
 
     def __post_init__(self) -> None:
-        if self.episodes < 1:
+        if self.episodes is not None and self.episodes < 1:
             raise KitError(f"--episodes must be at least 1; got {self.episodes}")
 
     @property
     def path(self) -> Path:
         """The grid's results file."""
-        return (self.work if self.preset == "smoke" else self.results) / f"{self.grid}.csv"
+        name = self.grid if self.data == "kit" else f"{self.grid}-{self.data}"
+        return (self.work if self.preset == "smoke" else self.results) / f"{name}.csv"
+
+    def cells(self) -> list[Cell]:
+        """All cells of the grid."""
+        return cells(self.grid, self.preset, self.episodes, self.data)
 
     @property
     def store(self) -> Store:
@@ -54,9 +62,8 @@ class GridConfig:
 
     def flags(self) -> str:
         """What follows `brrcrl experiments ...` to mean the same rows again."""
-        shown = {"preset": self.preset, "episodes": self.episodes, "dataset": self.dataset, "work": self.work}
-        shown |= {"results": self.results}
-        defaults = {"preset": "laptop", "episodes": 10, "dataset": None, "work": WORK, "results": RESULTS}
+        defaults = {item.name: item.default for item in fields(GridConfig) if item.name != "grid"}
+        shown = {name: getattr(self, name) for name in defaults}
         return " ".join([self.grid, *(f"--{name} {value}" for name, value in shown.items() if value != defaults[name])])
 
 
@@ -135,13 +142,19 @@ class Plan:
         return [Group(tuple(group), self.config.work.absolute()) for group in by_training(self.missing()).values()]
 
     def unusable(self) -> dict[str, str]:
-        """Open the frame stores once, before several processes want them: dataset -> why it cannot be used.
+        """Which datasets are not here, or not what they were: dataset -> why it cannot be used, and what to do.
+
+        Frame stores are opened once, before several processes want them.
 
         Rows of one file must come from the same data. Where those can be built in different ways, their fingerprint
         in the rows says whether they do.
         """
         problems = {}
         for dataset in dict.fromkeys(cell.dataset for cell in self.missing()):
+            absent = None if is_frames(dataset) else missing_dataset_message(dataset)
+            if absent:
+                problems[dataset] = f"{absent}; {making_command(dataset)}"
+                continue
             try:
                 mark = open_source(dataset).facts().fingerprint if is_frames(dataset) else None
             except (DatasetError, OSError) as error:
@@ -162,12 +175,22 @@ class Plan:
 
 def make_plan(config: GridConfig) -> Plan:
     """Read everything that is there, and refuse what is broken before any work starts."""
-    every = cells(config.grid, config.preset, config.episodes)
+    every = config.cells()
     chosen = _of_dataset(every, config.dataset)
     if isinstance(config, ExperimentConfig):
         chosen = shard(chosen, *config.share())
     recorded = read_results(config.path) if config.path.exists() else pd.DataFrame()
     return Plan(config, every, chosen, recorded, config.store.rows(every))
+
+
+def making_command(dataset: str) -> str:
+    """What makes a dataset of vectors, in words."""
+    name = DatasetName.parse(dataset)
+    if name.namespace == "d4rl":
+        env = (name.world.env_id or "<its environment>").replace("-v5", "-v4")
+        return f"`brrcrl data import-d4rl FILE --env {env} --id {dataset}` makes it of D4RL's file"
+    collect = f"brrcrl data collect --env {name.world.env_id} --out runs/{name.world_name}"
+    return f"`{collect} --publish-as {name.world_name}` makes it" if name.world.env_id else "install it there"
 
 
 def by_training(wanted: Sequence[Cell]) -> dict[str, list[Cell]]:

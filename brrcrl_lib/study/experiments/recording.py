@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from brrcrl_lib.base.files import atomic_path, locked
-from brrcrl_lib.study.experiments.grids import Cell, cells
+from brrcrl_lib.study.experiments.grids import Cell
 from brrcrl_lib.study.experiments.plan import GridConfig
 from brrcrl_lib.study.experiments.results import REQUIRED, read_results
 from brrcrl_lib.study.experiments.store import trace_file
@@ -23,7 +23,7 @@ class MergeConfig(GridConfig):
 
 
 def merge_command(config: MergeConfig) -> int:
-    rows = merge(config, cells(config.grid, config.preset, config.episodes))
+    rows = merge(config, config.cells())
     print(f"{config.path}: {rows} rows" if rows else f"{config.grid}: no finished cells in {config.work} yet")
     return 0
 

@@ -20,6 +20,7 @@ from brrcrl_lib.base.devices import track
 from brrcrl_lib.base.errors import KitError
 from brrcrl_lib.base.files import ROOT
 from brrcrl_lib.checkpoints import Checkpoint
+from brrcrl_lib.study.experiments.cost import cost
 from brrcrl_lib.study.experiments.engines import Engine, engine_named
 from brrcrl_lib.study.experiments.grids import Cell, cells
 from brrcrl_lib.study.experiments.group import SMOKE_STEPS, Group, measure_cell
@@ -42,6 +43,8 @@ def run_grid(config: ExperimentConfig) -> int:
     groups = plan.groups()
     todo = f"{len(plan.missing())} to do in {len(groups)} trainings"
     print(f"{config.grid}: {len(plan.chosen)} cells, {todo}", flush=True)
+    if groups and config.preset != "smoke":
+        print(cost(plan).sentence(config.grid), flush=True)
     unusable = plan.unusable()
     config.store.forget_failures(plan.missing())
     for cell in plan.missing():
@@ -105,7 +108,7 @@ def _by_problem(store: Store, left: Sequence[Cell]) -> dict[str, list[Cell]]:
 
 def _repeat(config: ExperimentConfig) -> int:
     """One cell again, whatever is recorded of it; nothing recorded is touched."""
-    match = [cell for cell in cells(config.grid, config.preset, config.episodes) if cell.key == config.key]
+    match = [cell for cell in config.cells() if cell.key == config.key]
     if not match:
         raise KitError(f"grid {config.grid} at preset {config.preset} has no row with the key '{config.key}'")
     recorded = read_results(config.path).set_index("key") if config.path.exists() else pd.DataFrame()
@@ -135,7 +138,7 @@ def rows_for(grid: str, preset: str, smoke: Callable[[Cell], bool]) -> tuple[pd.
         folder = WORK / "smoke" / grid
         shutil.rmtree(folder, ignore_errors=True)
         config = ExperimentConfig(grid, "smoke", episodes=2, work=folder)
-        chosen = [cell for cell in cells(grid, "smoke", config.episodes) if smoke(cell)]
+        chosen = [cell for cell in config.cells() if smoke(cell)]
         for cell in track(chosen, unit="cell", desc=grid):
             config.store.record(cell, *measure_cell(cell, config.store))
         merge(config, chosen)

@@ -11,7 +11,6 @@ from typing import Any
 import pandas as pd
 
 from brrcrl_lib.base.devices import track
-from brrcrl_lib.data.open import kind_of
 from brrcrl_lib.methods.base import method_named
 from brrcrl_lib.study.experiments.grids import Cell
 from brrcrl_lib.study.experiments.plan import GridConfig, Plan, by_training, make_plan
@@ -93,18 +92,24 @@ def hours(plan: Plan) -> tuple[float, float, tuple[str, ...]]:
     rows = _timed(plan)
     chosen = {cell.key for cell in plan.chosen}
     spent = _core_seconds(rows[rows["key"].isin(chosen)]) if len(rows) else 0.0
-    speeds = _speeds(pd.concat([rows, _recorded(plan.config.results)]), plan.config.preset)
-    trained = set(rows["train_key"]) if len(rows) else set()
+    known, trained = speeds(plan)
     expected, unknown = 0.0, set()
     for train_key, waiting in by_training(plan.missing()).items():
         first = waiting[0]
-        speed = speeds.get((first.method, kind_of(first.dataset)))
+        speed = known.get((first.method, first.kind))
         if speed is None:
             unknown.add(first.method)
             continue
         training = 0.0 if train_key in trained else speed[0] * first.config.steps
         expected += _cores(first.method) * (training + speed[1] * len(waiting))
     return spent / 3600, expected / 3600, tuple(sorted(unknown))
+
+
+def speeds(plan: Plan) -> tuple[Mapping[tuple[str, str], tuple[float, float]], set[str]]:
+    """(method, kind of data) -> seconds per update, seconds per cell, as recorded; and the trainings that are done."""
+    rows = _timed(plan)
+    known = _speeds(pd.concat([rows, _recorded(plan.config.results)]), plan.config.preset)
+    return known, set(rows["train_key"]) if len(rows) else set()
 
 
 def _timed(plan: Plan) -> pd.DataFrame:

@@ -28,6 +28,7 @@ from brrcrl_lib.study.figures.style import save_figure, use_house_style
 from brrcrl_lib.tools.bench.frames import benchmark_frames
 from brrcrl_lib.tools.bench.growth import draw_growth, growth, milliseconds
 from brrcrl_lib.tools.bench.loading import benchmark_loading
+from brrcrl_lib.tools.bench.updates import benchmark_updates
 from brrcrl_lib.training import load_run
 
 ENVIRONMENTS = {"hopper": "Hopper, 3-D", "walker2d": "Walker2d, 6-D"}
@@ -66,6 +67,8 @@ def bench(config: BenchConfig) -> int:
     report["fusion_and_return"] = fusion_and_return()
     _print_section("return with early and late fusion (recorded; mean over the training seeds that both have)",
                    report["fusion_and_return"])  # fmt: skip
+    report["updates"] = benchmark_updates(config.repeats)
+    _print_section("one update against torchrl's, same sizes (ms of CPU)", report["updates"])
     report["growth"] = growth(config.repeats)
     _print_section("how cost grows (ms)", report["growth"])
     report["frames"] = benchmark_frames()

@@ -255,7 +255,10 @@ def test_steps_beyond_the_longest_episode_share_an_embedding(data) -> None:
 def test_targets_are_the_papers_or_the_datas(data) -> None:
     facts = data.facts()
     assert facts.env == "Hopper-v5"
-    assert DtAct().rule(facts).value == 3600 and DtAct(share=0.5).rule(facts).value == 1800
+    published = replace(facts, dataset="d4rl/hopper/medium-replay-v2")  # whatever these data reach
+    assert DtAct().rule(published).value == 3600 and DtAct(share=0.5).rule(published).value == 1800
+    assert facts.return_range[1] < 3600 and DtAct().rule(facts).value == facts.return_range[1]
+    assert DtAct().rule(replace(facts, return_range=(0.0, 4_000.0))).value == 3600
     assert paper_target(replace(facts, env="mujoco/HalfCheetah-v4")) == 12_000
     assert paper_target(replace(facts, env="Walker2d-v2")) == 5_000
     for other in (replace(facts, env="Pendulum-v1"), replace(facts, env=None), replace(facts, discount=0.9)):

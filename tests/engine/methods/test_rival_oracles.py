@@ -154,7 +154,7 @@ def test_td3_bc_has_the_losses_and_gradients_of_torchrl() -> None:
 
 
 def test_iql_has_the_losses_and_gradients_of_torchrl() -> None:
-    method, step = ready("iql", temperature=30.0)
+    method, step = ready("iql", temperature=30.0, reward_scale=1.0)
     method.modules["value"][-1].bias.data.add_(0.45)  # so that some advantages are negative
     method.actor.log_std.data.copy_(torch.tensor([-0.3, 0.1, 0.4]))
     head = Outputs(method.actor, lambda self, outputs: (outputs.tanh(), self.log_std.exp().expand_as(outputs)))

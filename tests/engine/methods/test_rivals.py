@@ -80,7 +80,7 @@ def distance_from_best(dataset: OfflineDataset, name: str, best: float, **option
 
 FAST = {
     "cql": {"actor_learning_rate": 3e-3, "alpha": 0.1},
-    "iql": {"temperature": 10.0, "soft_update": 0.05},
+    "iql": {"temperature": 10.0, "soft_update": 0.05, "reward_scale": 1.0},
     "bear": {"actor_learning_rate": 3e-3, "multiplier_learning_rate": 1e-4, "warm_up": 50},
 }
 """400 steps are too few for CQL's slow actor and IQL's slow targets, and 900 transitions for CQL's caution; rewards
@@ -134,12 +134,23 @@ def test_the_rate_of_iqls_actor_falls_along_a_cosine(dataset: OfflineDataset) ->
     assert rates == pytest.approx({"critics": 1.0, "value": 1.0, "actor": 0.5})
 
 
+def test_iqls_rewards_span_a_thousand_between_the_worst_and_the_best_episode(dataset: OfflineDataset) -> None:
+    facts, config = dataset.facts(), tiny("iql")
+    totals = [dataset.rewards[dataset.episode_ids == episode].sum().item() for episode in range(dataset.episodes)]
+    assert config.scale(facts) * (max(totals) - min(totals)) == pytest.approx(1000, rel=1e-4)
+    assert tiny("iql", reward_scale=0.5).scale(facts) == 0.5
+    assert (
+        config.scale(replace(facts, episode_returns=None)) == config.scale(replace(facts, episode_returns=(3, 3))) == 1
+    )
+
+
 def test_iqls_value_is_an_expectile() -> None:
     """Of one state's rewards 0 and 1 in equal parts, the 0.9-expectile is 0.9."""
     data = replace(synthetic_dataset(), discount=0.0)
     high = data.actions[:, 0] > data.actions[:, 0].median()
     data = replace(data, observations=torch.ones_like(data.observations), rewards=high.float())
-    run = fit(tiny("iql", **{**QUICK, "steps": 600, "expectile": 0.9, "soft_update": 0.1, "hidden": (64, 64)}), data)
+    options = {**QUICK, "steps": 600, "expectile": 0.9, "soft_update": 0.1, "hidden": (64, 64), "reward_scale": 1.0}
+    run = fit(tiny("iql", **options), data)
     states = run.method.modules["actor"].standardise(data.observations[:1])
     assert run.method.modules["value"](states).item() == pytest.approx(0.9, abs=0.08)
 
