@@ -28,7 +28,7 @@ def claims_table() -> str:
 
 def between_markers(page: str) -> str:
     """What stands between the markers now."""
-    before, found, rest = page.partition(BEGIN)
+    _, found, rest = page.partition(BEGIN)
     table, ended, _ = rest.partition(END)
     if not found or not ended:
         raise KitError(f"the page has no place for the table of claims: put the lines '{BEGIN}' and '{END}' into it")

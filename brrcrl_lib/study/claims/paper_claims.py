@@ -30,7 +30,6 @@ from brrcrl_lib.study.claims.interest import INTERESTS
 from brrcrl_lib.study.claims.rows import recorded
 from brrcrl_lib.study.claims.scores import Interval
 from brrcrl_lib.study.claims.statistics import ALPHA
-from brrcrl_lib.study.claims.summary import variants
 from brrcrl_lib.study.claims.yardsticks import CLONING
 from brrcrl_lib.study.experiments.results import AS_PLAYED, RESULTS
 from brrcrl_lib.worlds import world_of
