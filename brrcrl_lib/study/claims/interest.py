@@ -8,6 +8,7 @@ significant: +16 between two robots that stand still says nothing about walking.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -50,20 +51,25 @@ def half_of(paper: pd.Series, cap: float, where: str) -> Interest:
     return Interest(points, f"half of the paper's own effect ({where}: {mean:+.1f} on average){limit}", paper)
 
 
-def _over(table: pd.DataFrame, ours: str, theirs: str) -> pd.Series:
+def _over(table: Any, ours: str, theirs: str) -> pd.Series:
+    """What one line of a table is above another, per dataset."""
     return table.loc[ours] - table.loc[theirs]
 
 
 def _game_points(ours: str, theirs: list[str]) -> pd.Series:
     """Table 2's effect over the best of some rivals, from its units (Mnih's human scores) to ours (Wang's)."""
-    points = TABLE_2.loc[ours] - TABLE_2.loc[theirs].max()
-    span = {game: reference(game, paper=True).high - reference(game, paper=True).low for game in TABLE_2}
-    return pd.Series({game: float(normalised_std(game, points[game] / 100 * span[game])) for game in TABLE_2})
+    table: Any = TABLE_2
+    points = table.loc[ours] - table.loc[theirs].max()
+    found: dict[str, float] = {}
+    for game in map(str, TABLE_2):
+        low, high, _ = reference(game, paper=True)
+        found[game] = float(normalised_std(game, points[game] / 100 * (high - low)))
+    return pd.Series(found)
 
 
 def _removed(model: str) -> pd.Series:
     """What all trajectories earn over the best 20% of them, medium-replay."""
-    table = TABLE_TOP_SHARES.loc[model]
+    table: Any = TABLE_TOP_SHARES.loc[model]
     return (table.loc["100%"] - table.loc["20%"]).rename(lambda world: f"{world} medium-replay")
 
 
