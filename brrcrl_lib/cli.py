@@ -35,6 +35,12 @@ COMMANDS = {  # name: (module, configuration, function, what it does)
         "list_notebooks",
         "list the notebooks with their questions",
     ),
+    "claims readme": (
+        "tools.readme",
+        "ReadmeConfig",
+        "write_readme",
+        "write the README's table of claims from the recorded rows",
+    ),
     "data collect": ("tools.collecting.collect", "CollectConfig", "collect", "train SAC, DQN, or PPO on Atari"),
     "data rollout": ("tools.publishing.rollout", "RolloutConfig", "rollout", "play policies into a dataset"),
     "data publish": ("tools.publishing.publish", "PublishConfig", "publish", "turn a collection into datasets"),

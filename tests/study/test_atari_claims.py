@@ -19,7 +19,6 @@ from brrcrl_lib.study.claims.delta_sweep import trend
 from brrcrl_lib.study.claims.paper_tables import TABLE_2, TABLE_2_SPREAD
 from brrcrl_lib.study.claims.scores import normalised_score
 from brrcrl_lib.study.claims.summary import readable, summarise
-from brrcrl_lib.study.claims.verdicts import Verdict
 from brrcrl_lib.study.experiments.grids import cells, coverage
 from brrcrl_lib.study.experiments.results import REQUIRED, RESULTS, command, read_grid
 from brrcrl_lib.tools.notebooks import NOTEBOOKS
@@ -60,11 +59,6 @@ def rows(folder: Path) -> pd.DataFrame:
     return read_grid("atari", folder)
 
 
-@pytest.fixture(scope="module")
-def judged(rows: pd.DataFrame) -> dict[str, Verdict]:
-    return atari.verdicts(rows)
-
-
 def plain_mean(folder: Path, **wanted: object) -> float:
     """Mean over training seeds of the mean of the games, by the standard library alone."""
     with (folder / "atari.csv").open() as file:
@@ -86,10 +80,19 @@ def joint(learner: str, target: str = "adaptive", delta: float = 0.1) -> dict[st
 
 SIDES: dict[str, tuple[dict, dict]] = {
     "learners": (joint("monte_carlo"), joint("distributional_td")),
+    **{
+        f"vanilla, adaptive over {name}": (
+            {"method": "vanilla", "target": "adaptive"},
+            {"method": "vanilla", "target": target},
+        )
+        for name, target in (("max", "max"), ("DT scheduler", "dt_schedule"))
+    },
 }
+SPANS = {"breakout": 30.5 - 1.7, "qbert": 13455.0 - 163.9, "pong": 14.6 + 20.7}
 for _learner, _name in (("monte_carlo", "Monte Carlo"), ("distributional_td", "distributional TD")):
     SIDES |= {
         f"{_name} beats vanilla, adaptive": (joint(_learner), {"method": "vanilla", "target": "adaptive"}),
+        f"{_name} beats vanilla, max": (joint(_learner), {"method": "vanilla", "target": "max"}),
         f"{_name} beats vanilla, DT scheduler": (joint(_learner), {"method": "vanilla", "target": "dt_schedule"}),
         f"{_name} beats cloning": (joint(_learner), {"method": "cloning"}),
         f"{_name}, asking": (joint(_learner), {**joint(_learner), "clone": True}),
@@ -104,17 +107,35 @@ def test_every_claim_is_checked_here() -> None:
 
 
 @pytest.mark.parametrize("name", SIDES)
-def test_verdicts_follow_from_the_rows(name: str, folder: Path, judged: dict[str, Verdict]) -> None:
+def test_decisions_follow_from_the_rows(name: str, folder: Path, rows: pd.DataFrame) -> None:
     ours, theirs = SIDES[name]
-    verdict = judged[name]
+    decision = atari.decisions(rows)[name]
     both = "distributional" in name or name == "learners"
-    assert [effect.where for effect in verdict.effects] == (["breakout", "pong"] if both else list(ENVS))
-    for effect in verdict.effects:
-        a, b = (plain_mean(folder, dataset=f"ladder/{effect.where}", **side) for side in (ours, theirs))
-        assert effect.ours == pytest.approx(a) and effect.theirs == pytest.approx(b)
-        assert effect.difference.estimate == pytest.approx(a - b)
-        assert effect.difference.low <= effect.difference.estimate <= effect.difference.high
-        assert f"{effect.where} {a - b:+,.1f} [" in str(verdict)  # single points count in a game
+    assert list(decision.effects) == (["breakout", "pong"] if both else list(ENVS))
+    assert decision.matters == 2.0
+    for game, effect in decision.effects.items():
+        a, b = (plain_mean(folder, dataset=f"ladder/{game}", **side) for side in (ours, theirs))
+        assert effect.estimate == pytest.approx(100 * (a - b) / SPANS[game])
+        assert f"{game} {100 * (a - b) / SPANS[game]:+,.1f}" in str(decision)
+        if game == "qbert":  # one training seed
+            assert effect.error is None and decision.findings[game] == "not decided"
+        else:
+            assert effect.low < effect.estimate < effect.high
+
+
+def test_table_2_is_best_against_best(folder: Path, rows: pd.DataFrame) -> None:
+    """The best rule by plain means of scores over the games that have every rule, on both sides."""
+    complete = ("breakout", "pong")  # Q*bert lacks the distributional learner
+
+    def score(**setting: object) -> float:
+        return fmean(100 * plain_mean(folder, dataset=f"ladder/{game}", **setting) / SPANS[game] for game in complete)
+
+    ours = {f"BR-RCRL, {name}, {rule}": score(**joint(learner, target)) for learner, name in atari.LEARNERS.items()
+            for rule, target in (("adaptive, δ = 0.1", "adaptive"), ("max", "max"), ("DT scheduler", "dt_schedule"))
+            }  # fmt: skip
+    best = max(ours, key=lambda name: ours[name])
+    assert atari.best_against_best(rows).claim.startswith(f"{best} earns more than vanilla, ")
+    assert any("(against cloning)" in name for name in atari.best_against_best(rows).effects)
 
 
 def test_what_is_not_recorded_is_said(rows: pd.DataFrame) -> None:
@@ -124,9 +145,9 @@ def test_what_is_not_recorded_is_said(rows: pd.DataFrame) -> None:
         "BR-RCRL (Monte Carlo) earns more than cloning",
         "BR-RCRL (distributional TD) earns more than cloning",
     ]
-    judged = atari.verdicts(without)
+    judged = atari.decisions(without)
     assert atari.word(judged, "Monte Carlo beats cloning") == "not recorded yet"
-    assert atari.word(judged, "learners") == judged["learners"].word
+    assert atari.word(judged, "learners") == judged["learners"].summary
     assert atari.seeds_in_words(rows) == "breakout 3 training seeds, qbert 1 training seed, pong 3 training seeds"
     assert "2.0 times as long" in atari.training_cost(rows)
     assert "only one" in atari.training_cost(rows[rows["objective"] == "monte_carlo"])
@@ -202,8 +223,8 @@ def test_the_notebook_says_what_the_recorded_rows_say() -> None:
     text = "".join(output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", []))
     assert set(recorded["key"]) <= {cell.key for cell in cells("atari")}
     assert coverage("atari", recorded["key"]) in text and atari.seeds_in_words(recorded) in text
-    for verdict in atari.verdicts(recorded).values():
-        assert str(verdict) in text
+    for decision in (*atari.decisions(recorded).values(), atari.best_against_best(recorded)):
+        assert str(decision) in text
     for claim in atari.unjudged(recorded):
         assert f"{claim}: no rows yet." in text
     assert any(command("atari", key) in text for key in recorded["key"])
@@ -223,4 +244,4 @@ def test_traces_count_clipped_and_discounted_rewards(folder: Path, rows: pd.Data
     assert found["breakout"]["max"]["observed"].tolist() == [0.75, 1.5, 1.0, 0.0]  # discount 0.5, rewards at most 1
     told = atari.asked_and_got(found).loc[("breakout", "max")]
     assert told["steps that got it"] == "25%" and told["correlation"] == "-"
-    assert told["observed - target"].startswith("-0.39 [")
+    assert told["observed - target"].startswith("-0.66 [")  # of both games alike, however long

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from brrcrl_lib.study.claims.decisions import WORDS, Decision, decide, directions
+from brrcrl_lib.study.claims.decisions import WORDS, Decision, decide, decide_alike, directions, merge
 from brrcrl_lib.study.claims.statistics import Effect, difference
 
 SPREAD = np.array([-2.0, -1.0, 0.0, 1.0, 2.0])  # five seeds, standard error 0.71
@@ -97,3 +97,46 @@ def test_what_cannot_be_judged_is_refused() -> None:
         decide("c", {}, matters=1)
     with pytest.raises(ValueError, match="0 or more; got -1"):
         judge(UP, matters=-1)
+
+
+# -- alike, and claims of several parts --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("effects", "word"),
+    [
+        ((NOTHING,), "holds"),
+        ((TINY, NOTHING), "holds"),
+        ((UP, DOWN), "does not hold"),
+        ((NOTHING, UP), "mixed"),
+        ((UNCLEAR,), "not decided"),
+        ((NOTHING, UNCLEAR), "not decided"),
+        ((ONE,), "not decided"),
+    ],
+)
+def test_every_word_of_a_claim_that_two_things_are_alike(effects: tuple[Effect, ...], word: str) -> None:
+    named = {f"task {i}": found for i, found in enumerate(effects)}
+    assert decide_alike("as much", named, matters=20).word == word
+
+
+def test_alike_is_refused_without_a_margin() -> None:
+    with pytest.raises(ValueError, match="within a margin above 0; got 0"):
+        decide_alike("c", {"a": UP}, matters=0)
+    with pytest.raises(ValueError, match="nothing was compared"):
+        decide_alike("c", {}, matters=1)
+
+
+def test_parts_are_merged_and_share_alpha() -> None:
+    parts = [decide("p", {f"a ({i})": found}, matters=20, alpha=0.025) for i, found in enumerate((UP, DOWN))]
+    whole = merge("both", *parts)
+    assert whole.word == "mixed" and whole.alpha == pytest.approx(0.05) and whole.claim == "both"
+    with pytest.raises(ValueError, match="different names"):
+        merge("both", parts[0], parts[0])
+
+
+def test_the_overall_effect_leaves_single_seeds_out() -> None:
+    decision = judge(UP, DOWN, ONE)
+    assert decision.overall is not None and decision.overall.estimate == pytest.approx(0)
+    assert decide("c", {"a": ONE}, matters=1).overall is None
+    assert judge(UP, UNCLEAR).visible == pytest.approx(UNCLEAR.visible(0.05 / 2))
+    assert judge(UP).visible is None

@@ -214,16 +214,6 @@ def test_results_are_named_by_what_was_trained_and_how_it_played() -> None:
     ]
 
 
-def test_the_headline_compares_with_cloning_on_every_dataset() -> None:
-    table = pd.DataFrame(
-        [("x/hopper/m-v0", "cloning", 100.0), ("x/hopper/m-v0", "authors", 300.0), ("x/hopper/m-v0", "authors", 340.0),
-         ("x/cheetah/m-v0", "cloning", -5.0), ("x/cheetah/m-v0", "authors", 7.0), ("x/walker/m-v0", "authors", 7.0)],
-        columns=["dataset", "policy", "return_mean"],
-    )  # fmt: skip
-    assert objectives.against_cloning(table, "authors") == "hopper 3.2 times, cheetah 7 against -5"
-    assert objectives.against_cloning(table, "paper") == "nothing to compare yet"
-
-
 # -- figures -----------------------------------------------------------------------------------------------------
 
 

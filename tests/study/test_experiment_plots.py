@@ -8,8 +8,7 @@ import pandas as pd
 import pytest
 from matplotlib.axes import Axes
 
-from brrcrl_lib.study.claims.scores import Interval
-from brrcrl_lib.study.claims.verdicts import Effect
+from brrcrl_lib.study.claims.statistics import difference
 from brrcrl_lib.study.figures import experiments as experiment_plots
 
 
@@ -67,14 +66,15 @@ def test_a_course_averages_the_episodes_that_are_running(axis: Axes) -> None:
 
 
 def test_effects_show_their_direction_and_what_is_missing(axis: Axes) -> None:
-    span = 3234.3 + 20.272305
-    up = Effect("hopper", 0, 0, Interval(span / 10, span / 20, span / 5), "Hopper-v5")
-    unclear = Effect("hopper", 0, 0, Interval(0.0, -1.0, 1.0), "Hopper-v5")
-    experiment_plots.draw_effects(axis, {"up": up, "unclear": unclear}, ["up", "unclear", "nobody"])
-    assert [text.get_text().strip() for text in axis.texts] == ["not measured here"]
+    up = difference([10.0, 11.0, 12.0], [1.0, 1.0, 1.0], paired=True)
+    once = difference([5.0], [1.0], paired=True)
+    experiment_plots.draw_effects(axis, {"up": up, "once": once}, ["up", "once", "nobody"], {"up": 1})
+    assert [text.get_text() for text in axis.texts] == ["–"]
     marks = {line.get_marker(): line for line in axis.lines if len(line.get_xdata()) == 1}
-    assert marks[">"].get_xdata()[0] == pytest.approx(10) and marks[">"].get_ydata()[0] == 2  # in points of score
-    assert marks["o"].get_markerfacecolor() == "white"
+    assert marks[">"].get_xdata()[0] == pytest.approx(10) and marks[">"].get_ydata()[0] == 2
+    assert marks["o"].get_markerfacecolor() == "white" and marks["o"].get_xdata()[0] == 4
+    bars = [line.get_xdata() for line in axis.lines if len(line.get_xdata()) == 2 and line.get_linewidth() == 3]
+    assert len(bars) == 1 and bars[0] == pytest.approx([up.low, up.high])  # one seed has no interval
 
 
 def test_shares_that_were_not_measured_leave_a_gap(axis: Axes) -> None:
@@ -83,3 +83,10 @@ def test_shares_that_were_not_measured_leave_a_gap(axis: Axes) -> None:
     drawn = {container.get_label(): container.lines[0].get_xdata().round().tolist() for container in axis.containers}
     assert drawn == {"BR-RCRL": [1.0], "cloning": [0.0, 2.0]}
     assert [label.get_text() for label in axis.get_xticklabels()] == ["100%", "50%", "20%"]
+
+
+def test_a_headline_must_be_shown_by_the_rows() -> None:
+    assert experiment_plots.finding("it grows", True, recorded=True) == "it grows"
+    assert "it grows" not in experiment_plots.finding("it grows", False, recorded=False)
+    with pytest.raises(ValueError, match="write another: it grows"):
+        experiment_plots.finding("it grows", False, recorded=True)

@@ -12,8 +12,9 @@ import pytest
 
 from brrcrl_lib.returns import ReturnBuckets
 from brrcrl_lib.study.claims import delivered
+from brrcrl_lib.study.claims.effects import NoRows, judge
 from brrcrl_lib.study.claims.scores import normalised_score
-from brrcrl_lib.study.claims.summary import judge_settings, over_datasets, readable, summarise
+from brrcrl_lib.study.claims.summary import over_datasets, readable, summarise
 from brrcrl_lib.study.experiments.results import order_datasets, short_name
 from brrcrl_lib.study.figures.experiments import draw_effects, draw_settings
 
@@ -60,17 +61,18 @@ def test_averages_leave_it_out_or_say_why_there_are_none(rows: pd.DataFrame) -> 
         over_datasets(rows[rows["dataset"] == ANT], SETTINGS)
 
 
-def test_it_is_judged_and_drawn_like_any_other(rows: pd.DataFrame) -> None:
-    verdict = judge_settings("asking pays", rows, SETTINGS["adaptive"], SETTINGS["max"])
-    assert verdict.word == "holds" and "ant medium +100 [" in str(verdict)
-    ant = next(effect for effect in verdict.effects if effect.env == "Ant-v5")
-    assert np.isnan(ant.score_difference).all()
+def test_it_is_drawn_like_any_other_and_judged_by_nobody(rows: pd.DataFrame) -> None:
+    """What would matter is stated in points of score, so a verdict needs a reference score."""
+    decision = judge("asking pays", rows, SETTINGS["adaptive"], SETTINGS["max"], matters=2)
+    assert decision.word == "holds" and list(decision.effects) == ["hopper medium-replay"]
+    with pytest.raises(NoRows, match="no dataset with a reference score"):
+        judge("asking pays", rows[rows["dataset"] == ANT], SETTINGS["adaptive"], SETTINGS["max"], matters=2)
     figure, (left, right) = plt.subplots(1, 2)
     summary = summarise(rows, SETTINGS)
     draw_settings(left, summary[summary["dataset"] == "ant medium"], list(SETTINGS))
-    draw_effects(right, {"asking": ant}, ["asking", "resting"])
+    draw_effects(right, {}, ["asking"])
     figure.canvas.draw()
-    assert [text.get_text().strip() for text in right.texts] == ["not measured here", "no reference score"]
+    assert [text.get_text() for text in right.texts] == ["–"]
     assert (left.lines[1].get_xdata()[0], left.lines[1].get_ydata()[0]) == (pytest.approx(1106), 0)
     plt.close(figure)
 

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from brrcrl_lib.base.config import did_you_mean
 from brrcrl_lib.data.open import LADDER_STEPS
-from brrcrl_lib.study.claims.delivered import bootstrap
+from brrcrl_lib.study.claims.decisions import Decision
+from brrcrl_lib.study.claims.delta_sweep import STEPS
+from brrcrl_lib.study.claims.effects import best_setting, judge, judge_all
+from brrcrl_lib.study.claims.interest import INTERESTS
 from brrcrl_lib.study.claims.paper_tables import ATARI_PROTOCOL, TABLE_2
-from brrcrl_lib.study.claims.scores import normalised_score, reference
-from brrcrl_lib.study.claims.summary import judge_settings, summarise, variants
-from brrcrl_lib.study.claims.verdicts import Verdict
+from brrcrl_lib.study.claims.scores import Interval, normalised_score, reference
+from brrcrl_lib.study.claims.statistics import mean_interval
+from brrcrl_lib.study.claims.summary import summarise, variants
 from brrcrl_lib.study.experiments.grids import ATARI_DELTAS
 from brrcrl_lib.study.experiments.results import (
     AS_PLAYED,
@@ -61,38 +66,62 @@ def rules_for(learner: str) -> dict[str, dict[str, Any]]:
     return variants({name: {"objective": learner, **rule} for name, rule in RULES.items()}, "br_rcrl_joint")
 
 
-def contests() -> dict[str, tuple[str, dict[str, Any], dict[str, Any]]]:
-    """Every claim that is judged: its name, the claim in words, and the settings of its two sides."""
-    found: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {}
+@dataclass(frozen=True)
+class Contest:
+    """A claim that one setting earns more than another, and which effect of interest it is judged by."""
+
+    claim: str
+    ours: dict[str, Any]
+    theirs: dict[str, Any]
+    interest: str
+
+
+def contests() -> dict[str, Contest]:
+    """Every pair of settings that is judged."""
+    found: dict[str, Contest] = {}
     for learner, name in LEARNERS.items():
         ours, deltas, rules = METHODS[f"BR-RCRL, {name}"], sweep(learner), rules_for(learner)
-        for rival in ("vanilla, adaptive", "vanilla, DT scheduler", "cloning"):
-            found[f"{name} beats {rival}"] = (f"BR-RCRL ({name}) earns more than {rival}", ours, METHODS[rival])
+        for rival in ("vanilla, adaptive", "vanilla, max", "vanilla, DT scheduler", "cloning"):
+            claim = f"BR-RCRL ({name}) earns more than {rival}"
+            found[f"{name} beats {rival}"] = Contest(claim, ours, METHODS[rival], "games")
         unasked = METHODS[f"p(a | s) of the table, {name}"]
-        found[f"{name}, asking"] = (
-            f"asking for theta earns more than the same table's p(a | s) ({name})",
-            ours,
-            unasked,
-        )
-        found[f"{name}, down to 0.1"] = (f"delta 0.1 earns more than 0.9 ({name})", deltas["0.1"], deltas["0.9"])
-        found[f"{name}, below 0.1"] = (f"delta 0.001 earns more than 0.1 ({name})", deltas["0.001"], deltas["0.1"])
-        found[f"{name}, adaptive"] = (
-            f"adaptive targets earn more than max ({name})",
-            rules["adaptive, δ = 0.1"],
-            rules["max"],
-        )
+        claim = f"asking for theta earns more than the same table's p(a | s) ({name})"
+        found[f"{name}, asking"] = Contest(claim, ours, unasked, "games")
+        for step, (small, large) in STEPS.items():
+            claim = f"delta {small:g} earns more than {large:g} ({name})"
+            found[f"{name}, {step}"] = Contest(claim, deltas[f"{small:g}"], deltas[f"{large:g}"], "delta in games")
+        claim = f"adaptive targets earn more than max ({name})"
+        found[f"{name}, adaptive"] = Contest(claim, rules["adaptive, δ = 0.1"], rules["max"], "impossible targets")
+    for rule in ("max", "DT scheduler"):
+        claim = f"adaptive targets earn more than {rule} (vanilla)"
+        sides = (METHODS["vanilla, adaptive"], METHODS[f"vanilla, {rule}"])
+        found[f"vanilla, adaptive over {rule}"] = Contest(claim, *sides, "impossible targets")
     mc, td = (METHODS[f"BR-RCRL, {name}"] for name in LEARNERS.values())
-    found["learners"] = ("Monte Carlo earns more than distributional TD", mc, td)
+    found["learners"] = Contest("Monte Carlo earns more than distributional TD", mc, td, "games")
     return found
 
 
-def verdicts(rows: pd.DataFrame) -> dict[str, Verdict]:
+def decisions(rows: pd.DataFrame) -> dict[str, Decision]:
     """Every contest that has rows for both of its sides in at least one game."""
-    found = {}
-    for name, (claim, ours, theirs) in contests().items():
-        if meets(rows, ours, theirs):
-            found[name] = judge_settings(claim, rows, ours, theirs)
-    return found
+    return {
+        name: judge(contest.claim, rows, contest.ours, contest.theirs, INTERESTS[contest.interest].points)
+        for name, contest in contests().items()
+        if meets(rows, contest.ours, contest.theirs)
+    }
+
+
+def best_against_best(rows: pd.DataFrame) -> Decision:
+    """Table 2: the better learner under its best rule against vanilla RCRL under its own best, and against cloning."""
+    ours = {
+        f"BR-RCRL, {name}, {rule}": wanted
+        for learner, name in LEARNERS.items()
+        for rule, wanted in rules_for(learner).items()
+    }
+    vanilla = {name: METHODS[name] for name in METHODS if name.startswith("vanilla")}
+    chosen, rival = best_setting(rows, ours), best_setting(rows, vanilla)
+    rivals = {rival: vanilla[rival], "cloning": METHODS["cloning"]}
+    claim = f"{chosen} earns more than {rival} and than cloning, best against best"
+    return judge_all(claim, rows, ours[chosen], rivals, INTERESTS["games"].points)
 
 
 def meets(rows: pd.DataFrame, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
@@ -102,7 +131,7 @@ def meets(rows: pd.DataFrame, ours: Mapping[str, Any], theirs: Mapping[str, Any]
 
 def unjudged(rows: pd.DataFrame) -> list[str]:
     """Claims that no game has rows for yet."""
-    return [claim for claim, ours, theirs in contests().values() if not meets(rows, ours, theirs)]
+    return [contest.claim for contest in contests().values() if not meets(rows, contest.ours, contest.theirs)]
 
 
 def seeds_in_words(rows: pd.DataFrame) -> str:
@@ -114,9 +143,9 @@ def seeds_in_words(rows: pd.DataFrame) -> str:
     )
 
 
-def word(judged: Mapping[str, Verdict], name: str) -> str:
-    """The verdict on one contest, if there are rows for it."""
-    return judged[name].word if name in judged else "not recorded yet"
+def word(judged: Mapping[str, Decision], name: str) -> str:
+    """The decision on one contest, if there are rows for it."""
+    return judged[name].summary if name in judged else "not recorded yet"
 
 
 def training_cost(rows: pd.DataFrame) -> str:
@@ -155,11 +184,15 @@ def game_traces(
 
 
 def asked_and_got(traces: Mapping[str, Mapping[str, pd.DataFrame]]) -> pd.DataFrame:
-    """Mean target and observed return, their gap with its interval over games, and how often the target was reached."""
+    """Mean target and observed return of one training, their gap, and how often the target was reached.
+
+    The interval is Student's over whole games of that one model: it says nothing about other trainings.
+    """
     lines = {}
     for game, rules in traces.items():
         for rule, trace in rules.items():
-            gap = bootstrap(trace.assign(gap=trace["observed"] - trace["target"]), "gap")
+            gaps = (trace["observed"] - trace["target"]).groupby(trace["episode"]).mean()
+            gap = mean_interval(gaps) or Interval(float(gaps.mean()), np.nan, np.nan)
             moving = min(trace["target"].nunique(), trace["observed"].nunique()) > 1
             lines[game, rule] = {
                 "target": f"{trace['target'].mean():.2f}",

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pandas as pd
 
-from brrcrl_lib.study.claims.summary import judge_settings, variants
-from brrcrl_lib.study.claims.verdicts import Effect, Verdict, compare
-from brrcrl_lib.study.experiments.results import AS_PLAYED, order_datasets, select, short_name
+from brrcrl_lib.study.claims.decisions import Decision, directions
+from brrcrl_lib.study.claims.effects import effects, judge
+from brrcrl_lib.study.claims.interest import INTERESTS
+from brrcrl_lib.study.claims.statistics import Effect
+from brrcrl_lib.study.claims.summary import variants
+from brrcrl_lib.study.experiments.results import AS_PLAYED
 
 PAPER_COMPONENTS = variants(
     {
@@ -20,7 +23,7 @@ PAPER_COMPONENTS = variants(
 
 UNTOLD = variants(
     {
-        "the paper's objective": {"objective": "paper"},
+        "the paper text's objective": {"objective": "paper"},
         "negatives from the prior alone": {"uniform_share": 0.0},
         "4 negatives instead of 16": {"negatives": 4},
         "20 buckets instead of 80": {"buckets": 20},
@@ -37,24 +40,26 @@ UNTOLD = variants(
 """One choice changed at a time; everything else as the kit plays it."""
 
 
-def verdicts(rows: pd.DataFrame) -> dict[str, Verdict]:
+def decisions(rows: pd.DataFrame) -> dict[str, Decision]:
     """The full model against each of Table 4's reduced ones."""
     return {
-        name: judge_settings(f"the full model earns more than {name}", rows, AS_PLAYED["br_rcrl"], wanted)
+        name: judge(
+            f"the full model earns more than {name}", rows, AS_PLAYED["br_rcrl"], wanted, INTERESTS[name].points
+        )
         for name, wanted in PAPER_COMPONENTS.items()
         if name != "full model"
     }
 
 
-def effects(rows: pd.DataFrame) -> dict[str, dict[str, Effect]]:
-    """What every change does to the return, per dataset, on the training seeds that both sides have."""
-    found: dict[str, dict[str, Effect]] = {}
-    changes = {name: wanted for name, wanted in {**PAPER_COMPONENTS, **UNTOLD}.items() if name != "full model"}
-    for dataset in order_datasets(rows["dataset"]):
-        full = select(rows, dataset=dataset, **AS_PLAYED["br_rcrl"])
-        for name, wanted in changes.items():
-            changed = select(rows, dataset=dataset, **wanted)
-            shared = full[full["train_seed"].isin(changed["train_seed"])]
-            if not changed.empty and not shared.empty:
-                found.setdefault(name, {})[short_name(dataset)] = compare(short_name(dataset), changed, shared)
-    return found
+def changes(rows: pd.DataFrame) -> dict[str, dict[str, Effect]]:
+    """What every change does to the score, per dataset: minus the effects of `decisions`, seed for seed."""
+    settings = {name: wanted for name, wanted in {**PAPER_COMPONENTS, **UNTOLD}.items() if name != "full model"}
+    found = {name: effects(rows, wanted, AS_PLAYED["br_rcrl"]) for name, wanted in settings.items()}
+    return {name: where for name, where in found.items() if where}
+
+
+def significant(found: dict[str, dict[str, Effect]]) -> dict[str, dict[str, int]]:
+    """1 or -1 for each change and dataset that is significant after Holm's correction over all of them, else 0."""
+    flat = {f"{name}\n{dataset}": effect for name, where in found.items() for dataset, effect in where.items()}
+    signs = directions(flat)
+    return {name: {dataset: signs[f"{name}\n{dataset}"] for dataset in where} for name, where in found.items()}

@@ -1,6 +1,8 @@
 """Figure 5: the agent gets the return that it asks for; its target starts in the middle and rises.
 
-Works on traces: one row per step with the target, and `observed`, the discounted reward-to-go that followed.
+Works on traces: one row per step with the target, and `observed`, the discounted reward-to-go that followed. A training
+seed is the unit, as everywhere: its steps and episodes are averaged first. Gaps and rises are in per cent of the span:
+the distance between the smallest and the largest of all targets and observed returns in the traces of a dataset.
 """
 
 from __future__ import annotations
@@ -12,17 +14,17 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from brrcrl_lib.study.claims.scores import Interval
-from brrcrl_lib.study.claims.verdicts import WORDS
+from brrcrl_lib.study.claims.decisions import Decision, decide, decide_alike, merge
+from brrcrl_lib.study.claims.interest import INTERESTS
+from brrcrl_lib.study.claims.rows import newest
+from brrcrl_lib.study.claims.statistics import ALPHA, Effect, difference
 from brrcrl_lib.study.experiments.results import RESULTS, order_datasets, read_trace, select, short_name
 from brrcrl_lib.worlds import TIME_LIMIT, world_of
 
 MEMORY = 300
 """Steps after which a reward has faded to 5% of its weight (0.99^300): the clock is felt that long before the end."""
-TOLERANCE = 0.1
-"""A target counts as met if the interval of the mean gap lies within a tenth of the span: the distance between the
-smallest and the largest of all targets and observed returns in the traces (not of the returns in the data)."""
-REPETITIONS = 2000
+BINS = 10
+"""Groups of steps, by target, in which target and observed return are compared."""
 
 
 def read_traces(rows: pd.DataFrame, folder: Path = RESULTS, discount: float = 0.99) -> dict[str, pd.DataFrame]:
@@ -30,7 +32,7 @@ def read_traces(rows: pd.DataFrame, folder: Path = RESULTS, discount: float = 0.
 
     `cut` is true in episodes that the clock ended; `near_cut` in their last 300 steps.
     """
-    traces = {}
+    traces, rows = {}, newest(rows)
     for dataset in order_datasets(rows["dataset"]):
         chosen = select(rows, dataset=dataset).sort_values("train_seed")
         parts = [
@@ -46,69 +48,80 @@ def read_traces(rows: pd.DataFrame, folder: Path = RESULTS, discount: float = 0.
     return traces
 
 
-def bootstrap(trace: pd.DataFrame, column: str, seed: int = 0) -> Interval:
-    """Mean of `column` over steps with a 95% interval: training seeds drawn anew, then whole episodes within them."""
-    groups = trace.groupby(["seed", "episode"])[column].agg(["sum", "size"])
-    seeds = [part.to_numpy() for _, part in groups.groupby("seed")]  # each [episodes, (sum, steps)]
-    rng = np.random.default_rng(seed)
-    means = np.empty(REPETITIONS)
-    for repetition in range(REPETITIONS):
-        drawn = [seeds[index] for index in rng.integers(len(seeds), size=len(seeds))]
-        total = sum(part[rng.integers(len(part), size=len(part))].sum(0) for part in drawn)
-        means[repetition] = total[0] / total[1]
-    low, high = np.quantile(means, [0.025, 0.975])
-    return Interval(float(trace[column].mean()), float(low), float(high))
+def per_seed(trace: pd.DataFrame, column: str) -> np.ndarray:
+    """Mean of `column` over the steps (or episodes) of each training seed, [seeds]."""
+    return trace.groupby("seed")[column].mean().to_numpy()
+
+
+def against_zero(values: np.ndarray) -> Effect:
+    """The effect of values [seeds] over nothing."""
+    return difference(values, np.zeros_like(values), paired=True)
+
+
+def span_of(trace: pd.DataFrame) -> float:
+    values = trace[["observed", "target"]].to_numpy()
+    return float(values.max() - values.min())
 
 
 @dataclass(frozen=True)
 class Match:
-    """How far what came lies from what was asked for, on one dataset, steps near a cut left out."""
+    """How far the observed return lies from the target on one dataset, steps near a cut left out."""
 
-    gap: Interval  # observed - target, in return
+    gap: Effect  # observed - target, in per cent of the span
     span: float  # range of targets and returns that occurred
+    rmse: float  # of single steps, in per cent of the span: gaps of opposite sign do not cancel
     correlation: float
-    near_cut: float | None  # mean gap in the last 300 steps of episodes that the clock ended
+    near_cut: float | None  # mean gap in the last 300 steps of episodes that the clock ended, in return
     share_cut: float  # of the episodes
-
-    @property
-    def met(self) -> bool:
-        """The whole interval of the mean gap lies within the tolerance."""
-        return max(abs(self.gap.low), abs(self.gap.high)) <= TOLERANCE * self.span
 
 
 def match(trace: pd.DataFrame) -> Match:
     steps = trace.assign(gap=trace["observed"] - trace["target"])
-    calm, ending = steps[~steps["near_cut"]], steps[steps["near_cut"]]
-    values = steps[["observed", "target"]].to_numpy()
+    calm, ending, span = steps[~steps["near_cut"]], steps[steps["near_cut"]], span_of(trace)
     episodes = trace.groupby(["seed", "episode"])["cut"].first()
     return Match(
-        bootstrap(calm, "gap"),
-        float(values.max() - values.min()),
+        against_zero(100 * per_seed(calm, "gap") / span),
+        span,
+        float(100 * np.sqrt((calm["gap"] ** 2).mean()) / span),
         float(np.corrcoef(calm["target"], calm["observed"])[0, 1]),
         float(ending["gap"].mean()) if len(ending) else None,
         float(episodes.mean()),
     )
 
 
-def match_word(matches: Mapping[str, Match]) -> str:
-    """The verdict on "the observed return matches the target"."""
-    met = [found.met for found in matches.values()]
-    return WORDS[0] if all(met) else (WORDS[1] if any(met) else WORDS[2])
+def match_decision(matches: Mapping[str, Match]) -> Decision:
+    """On "the observed return matches the target": the mean gap is small against the range, on every dataset."""
+    gaps = {name: found.gap for name, found in matches.items()}
+    claim = "the observed return matches the target (mean gap, per cent of the range)"
+    return decide_alike(claim, gaps, matters=INTERESTS["match"].points, decimals=1)
 
 
-def match_table(matches: Mapping[str, Match]) -> pd.DataFrame:
+def match_table(matches: Mapping[str, Match], decision: Decision) -> pd.DataFrame:
     lines = {
         name: {
-            "observed - target": f"{found.gap.estimate:+.0f} [{found.gap.low:+.0f}, {found.gap.high:+.0f}]",
-            "of the range": f"{found.gap.estimate / found.span:+.0%}",
+            "observed - target": f"{found.gap.estimate * found.span / 100:+.0f}",
+            "of the range": _percent(found.gap),
+            "RMSE of a step": f"{found.rmse:.0f}%",
             "correlation": f"{found.correlation:.2f}",
             "episodes cut": f"{found.share_cut:.0%}",
             "gap near the cut": "-" if found.near_cut is None else f"{found.near_cut:+.0f}",
-            "met": "yes" if found.met else "no",
+            "matches": decision.findings[name],
         }
         for name, found in matches.items()
     }
     return pd.DataFrame(lines).T
+
+
+def _percent(effect: Effect) -> str:
+    interval = "" if effect.error is None else f" [{effect.low:+.0f}, {effect.high:+.0f}]"
+    return f"{effect.estimate:+.0f}{interval}%"
+
+
+def calibration(trace: pd.DataFrame, bins: int = BINS) -> pd.DataFrame:
+    """Mean target and mean observed return in groups of steps with like targets, steps near a cut left out."""
+    calm = trace[~trace["near_cut"]]
+    groups = pd.qcut(calm["target"].rank(method="first"), min(bins, len(calm)), labels=False)
+    return calm.groupby(groups)[["target", "observed"]].mean()
 
 
 @dataclass(frozen=True)
@@ -116,8 +129,8 @@ class Rise:
     """Where the target starts and where it goes."""
 
     start: float  # mean target of the first step
-    place: float  # share of all targets of the dataset's episodes that lie below the start
-    rise: Interval  # mean target between steps 100 and 300 minus that of the first step, per episode
+    place: Effect  # per cent of all targets of the dataset's episodes that lie below the start, minus 50
+    rise: Effect  # mean target between steps 100 and 300 minus that of the first step, in per cent of the span
 
 
 def rise(trace: pd.DataFrame) -> Rise | None:
@@ -128,12 +141,38 @@ def rise(trace: pd.DataFrame) -> Rise | None:
         return None
     mean = later.groupby(["seed", "episode"])["target"].mean()
     change = (mean - first.loc[mean.index]).rename("rise").reset_index()
-    return Rise(float(first.mean()), float((trace["target"] < first.mean()).mean()), bootstrap(change, "rise"))
+    below = [
+        100 * float((one["target"] < one.loc[one["step"] == 0, "target"].mean()).mean()) - 50
+        for _, one in trace.groupby("seed")
+    ]
+    return Rise(
+        float(first.mean()),
+        against_zero(np.array(below)),
+        against_zero(100 * per_seed(change, "rise") / span_of(trace)),
+    )
 
 
-def rise_word(rises: Mapping[str, Rise]) -> str:
-    """The verdict on "targets start in the middle and rise": the rise is clear, and a tenth lies on either side."""
-    if not rises:
-        return "cannot be judged: no episode lasts 100 steps"
-    good = [found.rise.low > 0 and 0.1 <= found.place <= 0.9 for found in rises.values()]
-    return WORDS[0] if all(good) else (WORDS[1] if any(good) else WORDS[2])
+def rise_decision(rises: Mapping[str, Rise]) -> Decision:
+    """On "targets start in the middle and rise": two parts, each at half of the error that the claim may make."""
+    risen = decide(
+        "", {f"{name} (rises)": found.rise for name, found in rises.items()},
+        matters=INTERESTS["rise"].points, alpha=ALPHA / 2, decimals=1,
+    )  # fmt: skip
+    placed = decide_alike(
+        "", {f"{name} (starts in the middle)": found.place for name, found in rises.items()},
+        matters=INTERESTS["middle"].points, alpha=ALPHA / 2, decimals=1,
+    )  # fmt: skip
+    return merge("the target starts in the middle and rises (per cent)", placed, risen)
+
+
+def rise_table(rises: Mapping[str, Rise]) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            name: {
+                "first target": f"{found.start:.0f}",
+                "targets below it": f"{found.place.estimate + 50:.0f}%",
+                "rise by steps 100 to 300, of the range": _percent(found.rise),
+            }
+            for name, found in rises.items()
+        }
+    ).T

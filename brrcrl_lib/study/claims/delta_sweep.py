@@ -7,30 +7,36 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from brrcrl_lib.study.claims.summary import judge_settings
-from brrcrl_lib.study.claims.verdicts import Verdict
+from brrcrl_lib.study.claims.decisions import Decision
+from brrcrl_lib.study.claims.effects import judge
+from brrcrl_lib.study.claims.interest import INTERESTS
+from brrcrl_lib.study.claims.rows import newest
+from brrcrl_lib.study.claims.summary import variants
+from brrcrl_lib.study.claims.target_rules import TITLES
 from brrcrl_lib.study.experiments.grids import DELTAS
 from brrcrl_lib.study.experiments.results import order_datasets, select, short_name
 
-
-def at(delta: float, objective: str = "authors") -> dict[str, Any]:
-    return {"objective": objective, "delta": delta}
+STEPS = {"down to 0.1": (0.1, 0.9), "below 0.1": (0.001, 0.1)}
+"""Does asking for more help down to 0.1, and does it go on helping below?"""
 
 
 def sweep(objective: str) -> dict[str, dict[str, Any]]:
     """Every delta as a setting, from the most modest to the most ambitious."""
-    return {f"{delta:g}": at(delta, objective) for delta in DELTAS}
+    return variants({f"{delta:g}": {"objective": objective, "delta": delta} for delta in DELTAS})
 
 
-def verdicts(rows: pd.DataFrame, objective: str = "authors") -> dict[str, Verdict]:
-    """Does asking for more help down to 0.1, and does it go on helping below?"""
+def decisions(rows: pd.DataFrame, objective: str = "authors") -> dict[str, Decision]:
+    """One delta against another with the same weights, so paired."""
+    deltas = sweep(objective)
     return {
-        "down to 0.1": judge_settings(
-            f"delta 0.1 earns more than 0.9 ({objective})", rows, at(0.1, objective), at(0.9, objective)
-        ),
-        "below 0.1": judge_settings(
-            f"delta 0.001 earns more than 0.1 ({objective})", rows, at(0.001, objective), at(0.1, objective)
-        ),
+        name: judge(
+            f"delta {ours:g} earns more than {theirs:g} ({TITLES[objective]})",
+            rows,
+            deltas[f"{ours:g}"],
+            deltas[f"{theirs:g}"],
+            INTERESTS["delta"].points,
+        )
+        for name, (ours, theirs) in STEPS.items()
     }
 
 
@@ -39,7 +45,7 @@ def trend(rows: pd.DataFrame) -> pd.DataFrame:
 
     The correlation (Spearman's) is computed for every training seed; `lowest` and `highest` are its extremes.
     """
-    lines = []
+    lines, rows = [], newest(rows)
     for dataset in order_datasets(rows["dataset"]):
         for objective in dict.fromkeys(rows["objective"]):
             chosen = select(rows, dataset=dataset, objective=objective)

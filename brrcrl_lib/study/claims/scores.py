@@ -43,14 +43,15 @@ def has_score(env_id: str) -> bool:
 
 
 class Interval(NamedTuple):
-    """An estimate and the ends of its confidence interval."""
+    """An estimate and the ends of its confidence interval, which are not numbers where one seed cannot give any."""
 
     estimate: float
     low: float
     high: float
 
     def __str__(self) -> str:
-        return f"{self.estimate:.1f} [{self.low:.1f}, {self.high:.1f}]"
+        bare = f"{self.estimate:.1f}"
+        return bare if np.isnan(self.low) else f"{bare} [{self.low:.1f}, {self.high:.1f}]"
 
 
 def iqm(scores: Any) -> float:

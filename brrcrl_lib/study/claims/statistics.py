@@ -138,6 +138,25 @@ def difference(ours: Any, theirs: Any, *, paired: bool) -> Effect:
     return Effect(float(found.value), float(found.error), float(found.df), float(found.p_value()), *counts, paired)
 
 
+def pool(groups: Sequence[Sequence[Effect]]) -> Effect | None:
+    """The mean of effects in groups: independent between groups, of unknown correlation within one.
+
+    Within a group the standard error of the mean is at most the mean of the standard errors. Between groups errors
+    add in squares, with Welch and Satterthwaite's degrees of freedom. None if an effect has a single seed.
+    """
+    flat = [effect for group in groups for effect in group]
+    if not flat or any(effect.error is None or effect.df is None for effect in flat):
+        return None
+    value = float(np.mean([np.mean([effect.estimate for effect in group]) for group in groups]))
+    errors = np.array([np.mean([effect.error for effect in group]) for group in groups]) / len(groups)
+    df = np.array([min(effect.df for effect in group if effect.df is not None) for group in groups])
+    total = float((errors**2).sum())
+    freedom = total**2 / float((errors**4 / df).sum()) if total else float(df.sum())
+    counts = (min(effect.n_ours for effect in flat), min(effect.n_theirs for effect in flat))
+    p = float(Estimate(value, math.sqrt(total), freedom).p_value())
+    return Effect(value, math.sqrt(total), freedom, p, *counts, all(effect.paired for effect in flat))
+
+
 @lru_cache(maxsize=1024)
 def detectable(df: float, alpha: float = ALPHA, power: float = POWER) -> float:
     """The effect d, in standard errors, that a two-sided t test at `alpha` finds with probability `power`.

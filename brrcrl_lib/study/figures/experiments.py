@@ -1,4 +1,4 @@
-"""Figures of notebooks 07 to 11: settings side by side, sweeps, target against observed return."""
+"""Figures of notebooks 07 to 11 and 14: settings side by side, sweeps, target against observed return."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
 
-from brrcrl_lib.study.claims.verdicts import Effect
+from brrcrl_lib.study.claims.paper_claims import Judged
+from brrcrl_lib.study.claims.statistics import Effect
 from brrcrl_lib.study.figures.style import COLORS
 from brrcrl_lib.worlds import TIME_LIMIT
 
@@ -22,6 +23,15 @@ METHOD_STYLES = {
     "vanilla, adaptive": (COLORS["schedule"], "^", "-."),
     "cloning": (COLORS["data"], "D", ":"),
 }
+
+
+def finding(text: str, shown: bool, recorded: bool) -> str:
+    """A headline that a person wrote about the recorded rows; refused where they do not show it, neutral elsewhere."""
+    if not recorded:
+        return "This run's own numbers"
+    if not shown:
+        raise ValueError(f"the rows no longer show what this headline says; write another: {text}")
+    return text
 
 
 def draw_settings(axis: Axes, lines: pd.DataFrame, names: Sequence[str], ours: int = 1) -> None:
@@ -70,13 +80,15 @@ def draw_match(axis: Axes, trace: pd.DataFrame, most: int = 1500) -> PathCollect
 
 
 def draw_course(axis: Axes, trace: pd.DataFrame, most: int = TIME_LIMIT) -> None:
-    """Mean target and mean observed return at every timestep, over the episodes that are still running."""
-    steps = trace[trace["step"] < most].groupby("step")[["target", "observed"]].mean()
+    """Mean target and mean observed return at every timestep, while a fifth of the episodes or more are running."""
     running = trace.groupby("step").size() / trace.groupby(["seed", "episode"]).ngroups
+    steps = trace[trace["step"] < most].groupby("step")[["target", "observed"]].mean()
+    steps = steps[running[steps.index] >= 0.2]
     axis.plot(steps.index, steps["target"], color=COLORS["ours"], label="target")
     axis.plot(steps.index, steps["observed"], "--", color=COLORS["vanilla"], label="observed")
     axis.set(xlabel="timestep")
     share = axis.twinx()
+    axis.fill_between([], [], color=COLORS["data"], alpha=0.3, lw=0, label="share of episodes running")
     share.fill_between(running.index, running, color=COLORS["data"], alpha=0.15, lw=0)
     share.set_ylim(0, 1)
     share.set_yticks([])
@@ -84,23 +96,25 @@ def draw_course(axis: Axes, trace: pd.DataFrame, most: int = TIME_LIMIT) -> None
     share.spines["right"].set_visible(False)
 
 
-def draw_effects(axis: Axes, effects: Mapping[str, Effect], names: Sequence[str]) -> None:
-    """Change of normalised score and its 95% interval, one line per change; filled where significant."""
+def draw_effects(
+    axis: Axes, effects: Mapping[str, Effect], names: Sequence[str], signs: Mapping[str, int] | None = None
+) -> None:
+    """Change of normalised score with its 95% interval, one line per change; a dash where it was not measured.
+
+    Filled triangles are significant: `signs` has 1 or -1 for them.
+    """
     axis.axvline(0, color=COLORS["exact"], lw=1.2, ls=":")
     for position, name in enumerate(reversed(names)):
-        missing = None if name in effects else "not measured here"
-        if missing is None and np.isnan(effects[name].score_difference.estimate):
-            missing = "no reference score"
-        if missing is not None:
-            axis.text(0.5, position, missing, size=8, color="0.5", va="center", ha="center",
-                      backgroundcolor="white", transform=axis.get_yaxis_transform())  # fmt: skip
+        if name not in effects:
+            axis.text(0.5, position, "–", size=9, color="0.6", va="center", ha="center",
+                      transform=axis.get_yaxis_transform())  # fmt: skip
             continue
-        effect = effects[name]
-        color = {1: COLORS["good"], -1: COLORS["vanilla"], 0: COLORS["data"]}[effect.direction]
-        change = effect.score_difference
-        axis.plot([change.low, change.high], [position] * 2, color=color, lw=3)
-        axis.plot(change.estimate, position, {1: ">", -1: "<", 0: "o"}[effect.direction], color=color, ms=9,
-                  mec="black", mfc=color if effect.direction else "white")  # fmt: skip
+        effect, sign = effects[name], (signs or {}).get(name, 0)
+        color = {1: COLORS["good"], -1: COLORS["vanilla"], 0: COLORS["data"]}[sign]
+        if effect.low is not None and effect.high is not None:
+            axis.plot([effect.low, effect.high], [position] * 2, color=color, lw=3)
+        axis.plot(effect.estimate, position, {1: ">", -1: "<", 0: "o"}[sign], color=color, ms=9, mec="black",
+                  mfc=color if sign else "white")  # fmt: skip
     axis.set_yticks(range(len(names)), list(reversed(names)))
     axis.set_ylim(-0.6, len(names) - 0.4)
     axis.grid(visible=False, axis="y")
@@ -121,3 +135,50 @@ def draw_shares(axis: Axes, summary: pd.DataFrame, methods: Sequence[str], share
             axis.plot([x] * len(seeds), seeds, marker, ms=3, mfc="white", mec=color, mew=0.8)
     axis.set_xticks(range(len(shares)), list(shares))
     axis.set(xlabel="best trajectories kept", xlim=(-0.4, len(shares) - 0.6))
+
+
+VERDICT_STYLES = {
+    "holds": (COLORS["ours"], "o"),
+    "does not hold": (COLORS["vanilla"], "s"),
+    "mixed": (COLORS["accent"], "D"),
+    "not decided": ("0.45", "o"),
+    "not tested yet": ("0.7", "x"),
+}
+"""Colour and marker of each verdict; a hollow grey circle decides nothing."""
+
+
+def draw_verdicts(axis: Axes, judged: Sequence[Judged], reach: float = 4.0) -> None:
+    """Every claim on a line: its effect in units of the paper's own, with its 95% interval, coloured by verdict.
+
+    Effects beyond `reach` are drawn at the edge with an arrow. A claim without an effect has its verdict in words; one
+    whose paper effect is not a number is marked with a star: its unit is twice the smallest effect of interest.
+    """
+    axis.axvline(0, color=COLORS["exact"], lw=1.0)
+    axis.axvline(1, color=COLORS["exact"], lw=1.2, ls="--")
+    for position, found in enumerate(judged):
+        color, marker = VERDICT_STYLES[found.word]
+        if found.relative is None:
+            how = "exact: " if found.exact else ""
+            axis.plot(0.94 * -reach, position, marker, color=color, ms=8, mec=color, mfc=_face(found.word, color))
+            axis.text(0.9 * -reach, position, f"{how}{found.word}", va="center", fontsize=9, color="0.25")
+            continue
+        low, high = (float(np.clip(value, -reach, reach)) for value in (found.relative.low, found.relative.high))
+        axis.plot([low, high], [position] * 2, color=color, lw=4, alpha=0.45, solid_capstyle="butt")
+        for end, value, tip in ((-reach, found.relative.low, "<"), (reach, found.relative.high, ">")):
+            if abs(value) > reach and np.sign(value) == np.sign(end):
+                axis.plot(end, position, tip, color=color, ms=6, clip_on=False)
+        place = float(np.clip(found.relative.estimate, -reach, reach))
+        axis.plot(place, position, marker, color=color, ms=9, mec=color, mew=1.5, mfc=_face(found.word, color))
+    stars = ["" if found.paper_effect is not None or found.relative is None else " *" for found in judged]
+    axis.set_yticks(range(len(judged)), [f"{f.claim.short}{star}" for f, star in zip(judged, stars, strict=True)])
+    axis.set(xlim=(-reach, reach), ylim=(len(judged) - 0.4, -0.6))
+    axis.set_xlabel("effect: 0 is none, 1 (dashed) is the paper's own")
+    axis.grid(visible=False, axis="y")
+    for name in dict.fromkeys(found.word for found in judged):
+        color, marker = VERDICT_STYLES[name]
+        axis.plot([], [], marker, color=color, mec=color, mfc=_face(name, color), ms=8, label=name)
+    axis.legend(loc="upper right", bbox_to_anchor=(1.02, -0.09), ncols=5, fontsize=9, columnspacing=1.0)
+
+
+def _face(word: str, color: str) -> str:
+    return "white" if word == "not decided" else color
