@@ -83,7 +83,8 @@ def test_it_plays_and_its_row_says_what_it_was(capsys) -> None:
 
 def test_it_is_in_a_grid_and_in_a_table() -> None:
     small = ["--preset", "smoke", "--episodes", "2", "--work", "work", "--workers", "1"]
-    assert call("experiments", "run", "mine", *small) == 0
+    command = [sys.executable, "-m", "brrcrl_lib.cli", "experiments", "run", "mine", *small]
+    assert subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False).returncode == 0
     rows = read_grid("mine", Path("work"))
     table = readable(summarise(rows, {name: {"method": name} for name in ("weighted", "cloning")})).to_string()
     assert "hopper medium-replay" in table

@@ -44,7 +44,7 @@ def published(collected, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def replay(published) -> OfflineDataset:
-    return load_dataset("brrcrl/cartpole/medium-replay-v0", root=published, discount=0.95)
+    return load_dataset("brrcrl/cartpole/medium-replay-v1", root=published, discount=0.95)
 
 
 def fitted(dataset: OfflineDataset, method: str = "br_rcrl_joint", **options) -> Run:

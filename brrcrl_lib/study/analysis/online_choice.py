@@ -85,7 +85,7 @@ def choice_curves(
         for (dataset, _), (arms, place) in trainings.items():
             if len(arms) == most:
                 curve = ucb_curve(arms, pulls, np.random.default_rng(seed), default=place)
-                curves.setdefault(name, {}).setdefault(dataset, []).append(curve)
+                curves.setdefault(name, {}).setdefault(str(dataset), []).append(curve)
     shared = set.intersection(*(set(found) for found in curves.values())) if curves else set()
     averaged = {
         name: np.mean([np.mean(found[dataset], axis=0) for dataset in sorted(shared)], axis=0)

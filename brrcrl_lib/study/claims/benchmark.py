@@ -51,11 +51,11 @@ MATTERS = 5.0
 
 def best_rule(rows: pd.DataFrame) -> str | None:
     """The rule under which vanilla scores most, on average over the datasets and seeds that have all; None: no rows."""
-    played = {name: select(rows, method="vanilla", **rule) for name, rule in RULES.items()}
-    played = {name: found.set_index(["dataset", "train_seed"])["score"] for name, found in played.items() if len(found)}
-    if not played:
+    found = {name: select(rows, method="vanilla", **rule) for name, rule in RULES.items()}
+    scores = {name: part.set_index(["dataset", "train_seed"])["score"] for name, part in found.items() if len(part)}
+    if not scores:
         return None
-    return pd.concat(played, axis=1).dropna().mean().idxmax() if len(played) > 1 else next(iter(played))
+    return str(pd.concat(scores, axis=1).dropna().mean().idxmax()) if len(scores) > 1 else next(iter(scores))
 
 
 def lines(rows: pd.DataFrame) -> pd.DataFrame:

@@ -83,6 +83,24 @@ def atari(datasets: tuple[str, ...], seeds: tuple[int, ...]) -> tuple[Block, ...
     )
 
 
+# -- the study of regimes ------------------------------------------------------------------------------------------
+
+TUNING_DATA = tuple(f"brrcrl/{world}/medium-replay-v1" for world in ("halfcheetah", "hopper"))
+TUNING_SEEDS = (100, 101, 102)
+"""Seeds that appear in no result."""
+
+
+def regimes(steps: int) -> tuple[Block, ...]:
+    """Everything at one length of training (docs/regimes.md, step 1)."""
+    ours, vanilla, cloning = ({**training, "steps": steps} for training in (AUTHORS, VANILLA, CLONING))
+    paper = {**PAPER, "steps": steps}
+    return (
+        Block(TUNING_DATA, (ours, paper), TUNING_SEEDS, ({**ADAPTIVE, "source": "auto"},)),
+        Block(TUNING_DATA, (vanilla,), TUNING_SEEDS, (MAX, ADAPTIVE)),
+        Block(TUNING_DATA, (cloning,), TUNING_SEEDS, (PLAIN,)),
+    )
+
+
 # -- Table 1 -----------------------------------------------------------------------------------------------------
 
 BUDGETS: dict[str, int | None] = {
@@ -211,6 +229,8 @@ GRIDS: dict[str, tuple[Block, ...]] = {
         *table1("medium-expert", range(3), TABLE1),
         *table1("medium", range(3), TABLE1),
     ),
+    # How long to train, and with which settings, chosen by the rule of docs/regimes.md (notebook 05)
+    "regimes": tuple(block for steps in LENGTHS for block in regimes(steps)),
 }
 
 

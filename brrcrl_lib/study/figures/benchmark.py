@@ -39,7 +39,7 @@ def draw_paper(axis: Axes, table: pd.DataFrame) -> None:
     means = table.mean(axis=1).sort_values()
     for place, (method, mean) in enumerate(means.items()):
         ours = method == "BR-RCRL"
-        axis.plot(table.loc[method], [place] * table.shape[1], "|", color="0.6", ms=7)
+        axis.plot(table.loc[str(method)], [place] * table.shape[1], "|", color="0.6", ms=7)
         axis.plot(mean, place, "D" if ours else "o", color=COLORS["ours" if ours else "data"], mec="black", ms=8)
     axis.set_yticks(range(len(means)), list(means.index))
     axis.set(xlabel="normalised score", ylim=(-0.6, len(means) - 0.4))

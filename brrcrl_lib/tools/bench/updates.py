@@ -7,6 +7,7 @@ compared. torchrl's Decision Transformer needs another library, so ours is held 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 
 from brrcrl_lib.base.devices import generator
 from brrcrl_lib.data.batch import Batch
-from brrcrl_lib.methods.base import config_for, create
+from brrcrl_lib.methods.base import Method, config_for, create
 from brrcrl_lib.nets import mlp
 from brrcrl_lib.study.experiments.cost import ACTIONS, OBSERVATIONS, cpu_seconds, random_batch, random_facts
 
@@ -35,7 +36,7 @@ def benchmark_updates(repeats: int = 15, names: tuple[str, ...] = METHODS) -> di
         method, rng = create(config, random_facts(config.discount)), generator(0)
         batch = random_batch(config.batch_size, method.needs, rng)
         theirs = THEIRS[name](batch, config)
-        ours, others = take_turns(lambda step, m=method, b=batch, g=rng: m.update(b, step, g), theirs, repeats)
+        ours, others = take_turns(partial(_update, method, batch, rng), theirs, repeats)
         table[name] = {
             "ours_ms": round(1e3 * ours, 2),
             "against": "torch's encoder" if name == "dt" else "torchrl",
@@ -45,12 +46,16 @@ def benchmark_updates(repeats: int = 15, names: tuple[str, ...] = METHODS) -> di
     return table
 
 
+def _update(method: Method, batch: Batch, rng: torch.Generator, step: int) -> object:
+    return method.update(batch, step, rng)
+
+
 def take_turns(ours: Update, theirs: Update, repeats: int) -> tuple[float, float]:
     """Median CPU seconds of each, every measurement of two updates (of which one moves a delayed actor)."""
     times: tuple[list[float], list[float]] = ([], [])
     for turn in range(repeats + 1):
         for side, update in zip(times, (ours, theirs), strict=True):
-            side.append(sum(cpu_seconds(lambda step=step, u=update: u(step)) for step in (2 * turn, 2 * turn + 1)) / 2)
+            side.append(sum(cpu_seconds(partial(update, step)) for step in (2 * turn, 2 * turn + 1)) / 2)
     return median(times[0][1:]), median(times[1][1:])  # the first turn warms up
 
 
