@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,10 +12,11 @@ import torch
 
 from brrcrl_lib.base.config import with_preset
 from brrcrl_lib.base.devices import generator
+from brrcrl_lib.study.figures import causal
 from brrcrl_lib.study.toys import causal_shift as shift
 from brrcrl_lib.study.toys import sampling_bias as sb
 from brrcrl_lib.study.toys import tabular, theory
-from brrcrl_lib.study.toys.rare_worlds import draw_dataset, make_world, random_wave
+from brrcrl_lib.study.toys.rare_worlds import SCENARIOS, draw_dataset, make_world, random_wave
 
 TINY = with_preset(sb.SamplingBias, "smoke", datasets=2)
 STATES = torch.randn(2, 50, 4, generator=generator(1))
@@ -105,3 +107,19 @@ def test_the_recorded_rows_are_those_of_the_settings():
     config = shift.CausalShift()
     counts = table.groupby(["scenario", "shift", "strength", "part"]).seed.nunique()
     assert (counts == config.worlds).all() and len(counts) == 3 * (len(config.strengths) + 2)
+
+
+def test_the_figure_shows_means_over_worlds_and_seen_states_first():
+    table = pd.read_csv(shift.RESULTS)
+    habit = table[(table["shift"] == "habit") & (table.scenario == "flat_prior")]
+    unseen = table[table["shift"] == "unseen"]
+    _, (left, right) = plt.subplots(1, 2)
+    causal.draw_shift(left, habit)
+    drawn = {line.get_label(): line.get_ydata() for line in left.lines}
+    np.testing.assert_allclose(drawn["Bayes, known"], habit.groupby("strength")["bayes, known"].mean())
+    causal.draw_unseen(right, unseen, ("vanilla", "bayes, known", "policy alone"))
+    vanilla = unseen.groupby(["part", "scenario"]).vanilla.mean()
+    expected = [vanilla[part, scenario] for part in ("seen", "never seen") for scenario in SCENARIOS]
+    np.testing.assert_allclose(right.lines[0].get_ydata(), expected)
+    assert [label.get_text() for label in right.get_xticklabels()] == list("ABCABC")
+    plt.close("all")

@@ -47,5 +47,5 @@ def draw_unseen(axis: Axes, rows: pd.DataFrame, answers: tuple[str, ...]) -> Non
         axis.errorbar(where, mean, [mean - low, high - mean], fmt=marker, color=COLORS[color], capsize=3)
     axis.set_xticks(range(len(order)), [letters[names[place][1]] for place in order])
     axis.axvline(len(letters) - 0.5, color="black", linewidth=1)
-    axis.set_xlabel("`up` was seen here  |  never seen here")
+    axis.set_xlabel("up was seen here  |  up was never seen here")
     axis.grid(visible=False, axis="x")
