@@ -150,7 +150,8 @@ def draw_race(axis: Axes, table: pd.DataFrame) -> None:
         ours, literal = "cem" in row["optimizer"], "literal" in row["optimizer"]
         axis.plot(row["ms"], above, "o" if ours else ("^" if "langevin" in row["optimizer"] else "s"), ms=9,
                   color=COLORS["ours"] if ours else COLORS["vanilla"], mfc="white" if literal else None)  # fmt: skip
-        place = {"xytext": (0, -18), "ha": "right"} if literal else {"xytext": (9, 0), "ha": "left", "va": "center"}
-        axis.annotate(row["optimizer"], (row["ms"], above), textcoords="offset points", size=9, **place)
+        beside = ((0, -18), "right", "baseline") if literal else ((9, 0), "left", "center")
+        axis.annotate(row["optimizer"], (row["ms"], above), textcoords="offset points", size=9,
+                      xytext=beside[0], ha=beside[1], va=beside[2])  # fmt: skip
     axis.set(xscale="log", yscale="log", xlabel="milliseconds per action", ylabel="mean energy above the best (nats)")
     axis.margins(x=0.2, y=0.2)

@@ -45,7 +45,9 @@ def scenes(stairs: Stairs, states: dict[str, State]) -> Figure:
         axis.axis("off")
     meanings = {"climber": "climber", "hurt": "hurt climber", "berry": "berry", "flag": "top", "left": "move left",
                 "used": "move used"}  # fmt: skip
-    handles = [Patch(color=np.array(PALETTE[name]) / 255, label=meaning) for name, meaning in meanings.items()]
+    handles = [
+        Patch(color="#{:02x}{:02x}{:02x}".format(*PALETTE[name]), label=meaning) for name, meaning in meanings.items()
+    ]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=10)
     return figure
 
