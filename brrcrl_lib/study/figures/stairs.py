@@ -43,7 +43,8 @@ def scenes(stairs: Stairs, states: dict[str, State]) -> Figure:
         axis.imshow(draw(stairs, state))
         axis.set_title(title, fontsize=11)
         axis.axis("off")
-    meanings = {"climber": "climber", "hurt": "hurt climber", "berry": "berry", "flag": "top", "left": "move left",
+    berry = {"beside": "berry, in a bush beside the stair", "on": "berry, on the stair"}[stairs.berries]
+    meanings = {"climber": "climber", "hurt": "hurt climber", "berry": berry, "flag": "top", "left": "move left",
                 "used": "move used"}  # fmt: skip
     handles = [
         Patch(color="#{:02x}{:02x}{:02x}".format(*PALETTE[name]), label=meaning) for name, meaning in meanings.items()
