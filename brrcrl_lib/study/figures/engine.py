@@ -119,7 +119,7 @@ def draw_threshold(
 
 
 def draw_energy(
-    axis: Axes, grid: tuple[Tensor, Tensor, Tensor], names: tuple[str, str], depth: float = 4.0
+    axis: Axes, grid: tuple[Tensor, Tensor, Tensor], names: tuple[str, str], depth: float = 2.0
 ) -> QuadContourSet:
     """Energy above the lowest point of the slice, in nats, cut off at `depth`; dark is likely."""
     x, y, energy = (values.numpy() for values in grid)
@@ -150,8 +150,8 @@ def draw_race(axis: Axes, table: pd.DataFrame) -> None:
         ours, literal = "cem" in row["optimizer"], "literal" in row["optimizer"]
         axis.plot(row["ms"], above, "o" if ours else ("^" if "langevin" in row["optimizer"] else "s"), ms=9,
                   color=COLORS["ours"] if ours else COLORS["vanilla"], mfc="white" if literal else None)  # fmt: skip
-        offset = (0, -18) if literal or "langevin" in row["optimizer"] else (0, 9)
-        side = "right" if literal else "center"
-        axis.annotate(row["optimizer"], (row["ms"], above), textcoords="offset points", xytext=offset, size=9, ha=side)
+        beside = ((0, -18), "right", "baseline") if literal else ((9, 0), "left", "center")
+        axis.annotate(row["optimizer"], (row["ms"], above), textcoords="offset points", size=9,
+                      xytext=beside[0], ha=beside[1], va=beside[2])  # fmt: skip
     axis.set(xscale="log", yscale="log", xlabel="milliseconds per action", ylabel="mean energy above the best (nats)")
     axis.margins(x=0.2, y=0.2)

@@ -10,9 +10,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap, PowerNorm
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from brrcrl_lib.study.figures.style import COLORS, LINES, MARKERS
-from brrcrl_lib.study.toys.stairs import ACTIONS, BERRIES, MEDIOCRE, PICK, STEP, Stairs, State, draw
+from brrcrl_lib.study.toys.stairs import ACTIONS, BERRIES, MEDIOCRE, PALETTE, PICK, STEP, Stairs, State, draw
 from brrcrl_lib.study.toys.stairs_exact import Estimate, exact_estimate, threshold
 from brrcrl_lib.study.toys.stairs_study import bootstrap_interval, select
 
@@ -36,12 +37,19 @@ def headline(figure: Figure, finding: str, holds: bool, otherwise: str) -> Figur
 
 
 def scenes(stairs: Stairs, states: dict[str, State]) -> Figure:
-    """The world in pictures, one panel per named state."""
-    figure, axes = plt.subplots(1, len(states), figsize=(3.6 * len(states), 2.9))
+    """The world in pictures, one panel per named state, and what its colours mean."""
+    figure, axes = plt.subplots(1, len(states), figsize=(3.6 * len(states), 3.2))
     for axis, (title, state) in zip(axes, states.items(), strict=True):
         axis.imshow(draw(stairs, state))
         axis.set_title(title, fontsize=11)
         axis.axis("off")
+    berry = {"beside": "berry, in a bush beside the stair", "on": "berry, on the stair"}[stairs.berries]
+    meanings = {"climber": "climber", "hurt": "hurt climber", "berry": berry, "flag": "top", "left": "move left",
+                "used": "move used"}  # fmt: skip
+    handles = [
+        Patch(color="#{:02x}{:02x}{:02x}".format(*PALETTE[name]), label=meaning) for name, meaning in meanings.items()
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=10)
     return figure
 
 
@@ -93,15 +101,30 @@ def target_maps(stairs: Stairs, slip_at: int, estimate: Estimate, delta: float, 
     for axis, slip, title in zip(axes, (-1, slip_at), ("No slip", f"A slip at move {slip_at}"), strict=True):
         target_map(axis, stairs, slip, estimate, delta, best)
         axis.set_title(title, fontsize=11)
-    axes[0].set_ylabel("return still to come, R")
-    axes[0].plot([], [], "o", color="black", label="filled: in the support")
-    axes[0].plot([], [], "o", markerfacecolor="white", color="black", label=r"hollow: $p_d(R|s)=0$")
-    handles, labels = axes[0].get_legend_handles_labels()
-    labels = [
-        {"max": "maximum", "adaptive": rf"$\theta_\delta(s)$, $\delta$ = {delta:g}"}.get(name, name) for name in labels
-    ]
-    figure.legend(handles, labels, loc="outside lower center", ncols=5, fontsize=10)
+    _explain_targets(figure, axes[0], rf"$\theta_\delta(s)$, $\delta$ = {delta:g}")
     return figure
+
+
+def target_maps_by_delta(
+    stairs: Stairs, slip_at: int, estimate: Estimate, deltas: Sequence[float], best: int
+) -> Figure:
+    """The same walk with the same slip, one panel per delta."""
+    figure, axes = plt.subplots(1, len(deltas), figsize=(10, 4.0), sharey=True)
+    for axis, delta in zip(axes, deltas, strict=True):
+        target_map(axis, stairs, slip_at, estimate, delta, best)
+        axis.set_title(rf"$\delta$ = {delta:g}", fontsize=11)
+    _explain_targets(figure, axes[0], r"$\theta_\delta(s)$")
+    return figure
+
+
+def _explain_targets(figure: Figure, first: Axes, adaptive: str) -> None:
+    """The legend of target maps."""
+    first.set_ylabel("return still to come, R")
+    first.plot([], [], "o", color="black", label="filled: in the support")
+    first.plot([], [], "o", markerfacecolor="white", color="black", label=r"hollow: $p_d(R|s)=0$")
+    handles, labels = first.get_legend_handles_labels()
+    names = [{"max": "maximum", "adaptive": adaptive}.get(name, name) for name in labels]
+    figure.legend(handles, names, loc="outside lower center", ncols=5, fontsize=10)
 
 
 def _rows(axes: Sequence[Axes], labels: Sequence[str]) -> None:
@@ -190,8 +213,10 @@ def delta_lines(rows: pd.DataFrame, slip_at: int) -> Figure:
             line = LINES.get(style, (0, (1, 1)))
             axis.plot(deltas, values.mean(1), color=COLORS[style], linestyle=line, marker=marker, label=label)
             axis.fill_between(deltas, *band.T, color=COLORS[style], alpha=0.15, linewidth=0)
-        axis.set(xscale="log", xlabel=r"$\delta$", xticks=deltas, xticklabels=[f"{delta:g}" for delta in deltas])
+        axis.set(xscale="log", xlabel=r"$\delta$ (bolder to the right)")
+        axis.set_xticks(deltas, [f"{delta:g}" for delta in deltas])
         axis.minorticks_off()
+        axis.invert_xaxis()
         axis.set_title(PLACES[berries], fontsize=11)
     axes[0].set(ylabel="mean return after the slip", ylim=(0, None))
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=10)

@@ -26,6 +26,9 @@ FAMILY_STYLE = {
     "uniform beta": (COLORS["data"], "D", ":"),
 }
 
+BOLDER = r"$\delta$ (bolder to the right)"
+"""Every axis over delta runs downward: the smaller, the more ambitious."""
+
 
 def bandit_values(wins: Array, deltas: Array, safe: int = 5) -> tuple[Array, Array]:
     """V^pi (deltas, wins) and V^beta (wins) of the lucky bandit's start state."""
@@ -43,8 +46,8 @@ def draw_bandit(ax: Axes, win: float, safe: int = 5) -> None:
     ax.axhline(beta[0], color=COLORS["data"], ls=":", label=r"$V^\beta$: behaviour")
     ax.fill_between(deltas, values[:, 0], beta[0], where=values[:, 0] < beta[0] - 1e-9, color=COLORS["vanilla"],
                     alpha=0.3, hatch="//", step="mid", label=r"$V^\pi < V^\beta$")  # fmt: skip
-    ax.set(xlabel=r"$\delta$", ylabel="expected reward", xlim=(0, 1), ylim=(0, 10))
-    ax.legend(loc="upper right")
+    ax.set(xlabel=BOLDER, ylabel="expected reward", xlim=(1, 0), ylim=(0, 10))
+    ax.legend(loc="upper left")
 
 
 def draw_bandit_map(ax: Axes, safe: int = 5) -> None:
@@ -53,9 +56,10 @@ def draw_bandit_map(ax: Axes, safe: int = 5) -> None:
     values, beta = bandit_values(wins, deltas, safe)
     image = ax.pcolormesh(deltas, wins, (values - beta).T, cmap="RdBu", vmin=-3, vmax=3, rasterized=True)
     ax.contour(deltas, wins, (values - beta).T < -1e-9, levels=[0.5], colors="black", linewidths=1.5)
-    ax.text(0.015, 0.42, "too bold", fontsize=10, weight="bold")
+    ax.text(0.015, 0.42, "too bold", fontsize=10, weight="bold", ha="right")
     ax.text(0.57, 0.77, "too shy", fontsize=10, weight="bold", ha="center")
-    ax.set(xlabel=r"$\delta$", ylabel="chance that the gamble pays 10")
+    ax.set(xlabel=BOLDER, ylabel="chance that the gamble pays 10")
+    ax.invert_xaxis()
     ax.grid(False)
     ax.figure.colorbar(image, ax=ax, label=r"$V^\pi - V^\beta$")
 
@@ -107,7 +111,8 @@ def draw_kl(figure: Figure, survey: pd.DataFrame) -> None:
         ax.plot(x, rows.groupby("delta").kl_ratio_p100.max(), color=COLORS["vanilla"], ls="--", marker="s",
                 label="largest seen")  # fmt: skip
         ax.axhline(1, color="black", lw=1.5, label="the bound (attained by the chain)")
-        ax.set(xlabel=r"$\delta$", ylim=(0, 1.08))
+        ax.set(xlabel=BOLDER, ylim=(0, 1.08))
+        ax.invert_xaxis()
         ax.set_title(f"{kind} transitions", weight="normal", fontsize=11)
     axes[0].set_ylabel(r"KL / $(-N \log \delta)$")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=10)
@@ -128,7 +133,8 @@ def draw_violations(figure: Figure, survey: pd.DataFrame) -> None:
             ax.errorbar(x, share, bars, color=color, marker=marker, ls=line, capsize=3, label=family)
             none = np.isnan(share)
             ax.plot(x[none], high[none], color=color, marker="v", ls="", mfc="white", label="none seen (upper limit)")
-        ax.set(xlabel=r"$\delta$", yscale="log")
+        ax.set(xlabel=BOLDER, yscale="log")
+        ax.invert_xaxis()
         ax.set_title(f"{kind} transitions", weight="normal", fontsize=11)
         ax.yaxis.set_major_formatter("{x:g}")
     axes[0].set_ylabel(r"% of MDPs with $V^\pi(s) < V^\beta(s)$ somewhere")
@@ -151,9 +157,10 @@ def draw_gains(figure: Figure, survey: pd.DataFrame) -> None:
         losses.plot(worst.index[seen], worst[seen], color=color, marker=marker, ls=line, label=f"{kind}: worst")
         losses.plot(usual.index[seen], usual[seen], color=color, marker=marker, ls=line, mfc="white", alpha=0.7,
                     label=f"{kind}: median")  # fmt: skip
-    gains.set(xlabel=r"$\delta$", ylabel="gain (% of the state's span)", ylim=(0, None))
+    gains.set(xlabel=BOLDER, ylabel="gain (% of the state's span)", ylim=(0, None))
+    gains.invert_xaxis()
     gains.set_title(r"$V^\pi - V^\beta$ at the start (band: 5 to 95%)", weight="normal", fontsize=11)
-    losses.set(xlabel=r"$\delta$", ylabel="loss (% of the state's span)", ylim=(0, None), xlim=gains.get_xlim())
+    losses.set(xlabel=BOLDER, ylabel="loss (% of the state's span)", ylim=(0, None), xlim=gains.get_xlim())
     losses.set_title(r"$V^\beta - V^\pi$ where it is positive", weight="normal", fontsize=11)
     gains.legend()
     losses.legend(fontsize=9)

@@ -50,7 +50,7 @@ def make_world(scenario: str, count: int, dims: int, gap: float, roughness: floa
     """A batch of `count` random worlds; see SCENARIOS. The gap only enters `simple_reward`."""
     if scenario not in SCENARIOS:
         raise ValueError(f"unknown scenario '{scenario}'{did_you_mean(scenario, SCENARIOS)}")
-    wave = _random_wave(count, dims, roughness, g)
+    wave = random_wave(count, dims, roughness, g)
     slope = torch.randn(count, dims, 1, generator=g, device=g.device)
     slope = slope / slope.norm(dim=1, keepdim=True)
 
@@ -64,7 +64,7 @@ def make_world(scenario: str, count: int, dims: int, gap: float, roughness: floa
     return World(dims, wave, zero, lambda s: -wave(s))
 
 
-def _random_wave(count: int, dims: int, roughness: float, g: torch.Generator, terms: int = 3) -> Function:
+def random_wave(count: int, dims: int, roughness: float, g: torch.Generator, terms: int = 3) -> Function:
     """Smooth random functions of a few sine waves, standard deviation about 1.5."""
     frequency = torch.randn(count, dims, terms, generator=g, device=g.device) * roughness / math.sqrt(dims)
     phase = torch.rand(count, 1, terms, generator=g, device=g.device) * 2 * math.pi

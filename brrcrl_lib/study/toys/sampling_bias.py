@@ -109,13 +109,13 @@ def negative_log_likelihood(model: Model, states: Tensor, actions: Tensor, retur
 
 
 @torch.no_grad()
-def estimated_posterior(model: Model, states: Tensor) -> Tensor:
-    """The model's p(up|s,R=1). [D, n, dims] -> [D, n]."""
+def estimated_posterior(model: Model, states: Tensor, habit: Tensor | None = None) -> Tensor:
+    """The model's p(up|s,R=1), for `bayes` with a known policy's log-odds [D, n] if given. [D, n, dims] -> [D, n]."""
     one = torch.ones_like(states[..., 0])
     if "policy" in model:
         return torch.sigmoid(_logit(model["policy"], states, one))
     up, down = (logsigmoid(_logit(model["reward"], states, sign * one)) for sign in (1, -1))
-    return torch.sigmoid(_logit(model["prior"], states) + up - down)
+    return torch.sigmoid((_logit(model["prior"], states) if habit is None else habit) + up - down)
 
 
 @torch.no_grad()

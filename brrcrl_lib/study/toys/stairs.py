@@ -168,7 +168,7 @@ gym.register("brrcrl/StairClimbing-v0", entry_point=StairClimbing)
 PALETTE = {
     "sky": (232, 241, 250), "stair": (178, 164, 144), "edge": (120, 106, 88), "climber": (0, 114, 178),
     "hurt": (213, 94, 0), "skin": (240, 200, 160), "flag": (0, 158, 115), "pole": (70, 70, 70), "berry": (190, 40, 90),
-    "left": (86, 180, 233), "used": (205, 213, 221),
+    "bush": (112, 150, 84), "left": (86, 180, 233), "used": (205, 213, 221),
 }  # fmt: skip
 STAIR_WIDTH, STAIR_RISE, GROUND, SKY = 36, 18, 26, 74  # pixels
 
@@ -185,9 +185,11 @@ def draw(stairs: Stairs, state: State) -> np.ndarray:
     for stair in range(stairs.height + 1):
         box(0, stair * STAIR_WIDTH, GROUND + stair * STAIR_RISE, STAIR_WIDTH, "stair")
         box(GROUND + stair * STAIR_RISE - 3, stair * STAIR_WIDTH, 3, STAIR_WIDTH, "edge")
-        if stair < stairs.height and (stairs.berries == "beside" or stair > 0):
-            below = 9 if stairs.berries == "beside" else -4  # in the wall of the stair, or lying on it
-            box(GROUND + stair * STAIR_RISE - below - 4, stair * STAIR_WIDTH + 25, 7, 7, "berry")
+        if stair < stairs.height and stairs.berries == "on" and stair > 0:
+            box(GROUND + stair * STAIR_RISE, stair * STAIR_WIDTH + 25, 7, 7, "berry")  # lying on the stair
+        if stair < stairs.height and stairs.berries == "beside":  # in a bush of its own, in reach from the stair
+            box(GROUND + stair * STAIR_RISE - 15, stair * STAIR_WIDTH + 22, 12, 12, "bush")
+            box(GROUND + stair * STAIR_RISE - 12, stair * STAIR_WIDTH + 25, 6, 6, "berry")
     top = GROUND + stairs.height * STAIR_RISE
     box(top, stairs.height * STAIR_WIDTH + 26, 46, 3, "pole")
     box(top + 30, stairs.height * STAIR_WIDTH + 8, 16, 18, "flag")

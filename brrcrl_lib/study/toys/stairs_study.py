@@ -136,11 +136,14 @@ def select(rows: pd.DataFrame, berries: str, slip_at: int, source: str, rule: st
     return found
 
 
+SOURCES = {"vanilla": "vanilla", "joint": "BR-RCRL", "likelihood": "BR-RCRL, likelihood", "exact": "exact table"}
+"""The estimates in the recorded rows, and what the notebook calls them."""
+
+
 def summary(rows: pd.DataFrame, column: str, berries: str, slip_at: int, delta: float) -> pd.DataFrame:
     """Means over seeds of one column: estimates down, target rules across."""
-    sources = ("vanilla", "joint", "likelihood", "exact")
     cells = {
-        rule: [select(rows, berries, slip_at, source, rule, delta)[column].mean() for source in sources]
+        rule: [select(rows, berries, slip_at, source, rule, delta)[column].mean() for source in SOURCES]
         for rule in RULES
     }
-    return pd.DataFrame(cells, index=sources)
+    return pd.DataFrame(cells, index=list(SOURCES.values()))
