@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from statistics import fmean
@@ -46,8 +47,20 @@ def test_every_verdict_is_one_of_the_words(judged: dict[str, Judged]) -> None:
         assert len(found.sentence.split()) <= 20, found.sentence
 
 
-def test_the_causal_claim_waits_for_rows(judged: dict[str, Judged]) -> None:
-    assert judged["causal"].word == NOT_TESTED and judged["causal"].effect is None
+def test_the_causal_claim_is_computed_from_the_shipped_worlds(judged: dict[str, Judged]) -> None:
+    with (RESULTS / "causal_shift.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if (row["shift"], row["part"]) == ("habit", "all")]
+    found = judged["causal"].found
+    assert isinstance(found, Decision) and len(found.effects) == 3
+    for name, effect in found.effects.items():
+        gains: dict[str, list[float]] = {}
+        for row in rows:
+            if row["scenario"].replace("_", " ") == name and row["strength"] != "0.0":
+                gain = 100 * (float(row["vanilla"]) - float(row["bayes, cloned"]))
+                gains.setdefault(row["seed"], []).append(gain)
+        worlds = [fmean(values) for values in gains.values()]
+        assert effect.estimate == pytest.approx(fmean(worlds)) and effect.n_ours == len(worlds) == 20
+        assert effect.p == pytest.approx(stats.ttest_1samp(worlds, 0).pvalue)
 
 
 def test_exact_claims_are_computed_from_the_shipped_survey(judged: dict[str, Judged]) -> None:

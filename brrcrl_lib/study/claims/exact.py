@@ -12,6 +12,7 @@ from brrcrl_lib.study.claims.decisions import DOES_NOT_HOLD, HOLDS, Decision, de
 from brrcrl_lib.study.claims.interest import INTERESTS
 from brrcrl_lib.study.claims.paper_tables import INFERENCE_MS
 from brrcrl_lib.study.claims.statistics import ALPHA, Effect, difference
+from brrcrl_lib.study.toys import causal_shift as shift
 from brrcrl_lib.study.toys import sampling_bias, stairs_study, tabular, theory
 
 TOLERANCE = 1e-9
@@ -78,6 +79,23 @@ def sampling_error() -> Decision:
     }
     claim = f"with {RARE} rare samples Bayes' rule errs less than vanilla"
     return decide(claim, found, matters=INTERESTS["sampling bias"].points, decimals=1)
+
+
+def causal_shift() -> Decision:
+    """Section 4.4: the behaviour policy changes and p(R|s,a) stays. Error (total variation, per cent) of vanilla minus
+    that of Bayes' rule with p(a|s) learned anew from the new policy's actions.
+
+    Random worlds are the units; each counts once, with its mean over the sizes of the shift.
+    """
+    table = pd.read_csv(shift.RESULTS)
+    chosen = table[(table["shift"] == "habit") & (table["part"] == "all") & (table["strength"] > 0)]
+    worlds = 100 * chosen.groupby(["scenario", "seed"], sort=False)[["vanilla", "bayes, cloned"]].mean()
+    found = {
+        str(scenario).replace("_", " "): difference(rows["vanilla"], rows["bayes, cloned"], paired=True)
+        for scenario, rows in worlds.groupby(level="scenario", sort=False)
+    }
+    claim = "under a new behaviour policy Bayes' rule with the new p(a|s) errs less than vanilla"
+    return decide(claim, found, matters=INTERESTS["causal"].points, decimals=1)
 
 
 def after_a_slip() -> tuple[Decision, Decision]:

@@ -77,6 +77,7 @@ _NO_NUMBER = "the paper gives no number"
 
 INTERESTS: dict[str, Interest] = {
     "sampling bias": Interest(TOY_CAP, f"{_NO_NUMBER}; 2% of total variation is what 3 more rare samples buy"),
+    "causal": Interest(TOY_CAP, f"{_NO_NUMBER}; 2% of total variation, as for rare returns"),
     "after a slip": Interest(TOY_CAP, f"{_NO_NUMBER}; 2% of the return that is left is less than one berry in seven"),
     "imitation": half_of(_over(TABLE_1, "BR-RCRL", "10% BC"), ROBOT_CAP, "Table 1, over 10% BC"),
     "vanilla": half_of(_over(TABLE_1, "BR-RCRL", "DT"), ROBOT_CAP, "Table 1, over DT"),
