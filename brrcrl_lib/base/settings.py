@@ -48,6 +48,7 @@ PLACE = Rule("a path that names a file or a folder", lambda value: isinstance(va
 YES_OR_NO = Rule("true or false", lambda value: isinstance(value, bool))
 
 Count = Annotated[int, whole(1)]
+Envs = Annotated[int, whole(1, 1024)]  # side by side, each with memory of its own
 Seed = Annotated[int, whole(0, 1_000_000)]
 Rate = Annotated[float, number(above=0)]
 Discount = Annotated[float, number(0, 1)]

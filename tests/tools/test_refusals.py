@@ -96,6 +96,11 @@ def test_a_mistyped_environment_leaves_no_trace(tmp_path, env) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_more_environments_than_memory_holds_are_refused_before_one_is_made(tmp_path) -> None:
+    with pytest.raises(KitError, match="num_envs must be a whole number from 1 to 1,024"):
+        rollout(RolloutConfig(tmp_path / "policy", "my/set-v0", num_envs=10**9, root=tmp_path))
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("collected") / "run"

@@ -17,7 +17,7 @@ import tyro
 
 from brrcrl_lib.base.devices import track
 from brrcrl_lib.base.files import ROOT, git_revision, settle_below, sha256, versions, write_json
-from brrcrl_lib.base.settings import Count, Names, Seed, check_settings
+from brrcrl_lib.base.settings import Count, Envs, Names, Seed, check_settings
 from brrcrl_lib.data.atari import AtariConfig, AtariEnv, env_id, rom_name
 from brrcrl_lib.data.frame_format import frames_root
 from brrcrl_lib.data.frames import FrameStore
@@ -44,7 +44,7 @@ class LadderConfig:
     """Choose another number for other games of the same policies."""
     name: Names | None = None
     """Name of the store; by default ladder/pong for pong."""
-    num_envs: Annotated[Count, tyro.conf.arg(aliases=["--lanes"])] = 8
+    num_envs: Annotated[Envs, tyro.conf.arg(aliases=["--lanes"])] = 8
     """Games played side by side."""
     sticky_actions: bool = False
     """Each screen repeats the previous action with probability 0.25."""

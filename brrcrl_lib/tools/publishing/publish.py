@@ -20,7 +20,7 @@ import tyro
 from brrcrl_lib.base.environments import make_env
 from brrcrl_lib.base.files import write_csv
 from brrcrl_lib.base.limits import check_fields, whole
-from brrcrl_lib.base.settings import Count, Name, check_settings, number
+from brrcrl_lib.base.settings import Count, Envs, Name, check_settings, number
 from brrcrl_lib.data.registry import DatasetError, data_root
 from brrcrl_lib.data.storage import FlatEpisodes, part_paths, read_part
 from brrcrl_lib.tools.agents.episodes import RoundedEnv
@@ -56,7 +56,7 @@ class PublishConfig:
     """A policy is medium from this share of the expert's return on."""
     steps: Count = 100_000
     """Transitions of medium and of expert."""
-    num_envs: Annotated[Count, tyro.conf.arg(aliases=["--lanes"])] = 16
+    num_envs: Annotated[Envs, tyro.conf.arg(aliases=["--lanes"])] = 16
     """Environments played side by side."""
     fresh_episodes: Count = 10
     """Episodes of the mean action that measure each policy anew."""

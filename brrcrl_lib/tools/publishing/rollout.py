@@ -21,7 +21,7 @@ import tyro
 from brrcrl_lib.base.devices import track
 from brrcrl_lib.base.environments import make_env
 from brrcrl_lib.base.files import locked, remove, sha256
-from brrcrl_lib.base.settings import Count, EnvId, OutPath, Seed, check_settings
+from brrcrl_lib.base.settings import Count, EnvId, Envs, OutPath, Seed, check_settings
 from brrcrl_lib.data.hdf5 import numbers, reading
 from brrcrl_lib.data.registry import DatasetError, data_root
 from brrcrl_lib.data.storage import FlatEpisodes
@@ -50,7 +50,7 @@ class RolloutConfig:
     """Transitions to record; the last episode is kept whole."""
     env: EnvId | None = None
     """Gymnasium id; by default the one that the policy was trained in."""
-    num_envs: Annotated[Count, tyro.conf.arg(aliases=["--lanes"])] = 16
+    num_envs: Annotated[Envs, tyro.conf.arg(aliases=["--lanes"])] = 16
     """Environments played side by side."""
     seed: Seed = 0
     """Choose another number for other episodes of the same policy."""
