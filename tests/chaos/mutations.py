@@ -187,7 +187,7 @@ def table(path: Path, rng: random.Random) -> str:
         if how == "a group":
             file.create_group(name)
         elif how == "huge":
-            file.create_dataset(name, (10**12, *values.shape[1:]), chunks=True)
+            file.create_dataset(name, (10**12, *values.shape[1:]), dtype=values.dtype, chunks=True)
         elif how in made:
             file[name] = made[how]
         return f"{name} {how}"
