@@ -22,6 +22,8 @@ PATIENCE = 120.0
 """Seconds after which a command hangs: all of them are small."""
 MEMORY = 12_000_000_000
 """Bytes of address space for a command; torch alone maps several thousand million."""
+READ_VARIABLES = ("brrcrl_lib.tools.notebook", "brrcrl_lib.tools.readme")
+"""Modules that read variables when they are imported: a command must read its own, not this process's."""
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "shutil.rmtree"}
 
@@ -105,6 +107,10 @@ def _command(words: list[str], home: Path, variables: dict[str, str], log: Path,
         os.dup2(nothing, 0)
         os.chdir(home)
         os.environ.update(variables)
+        for name in [name for name in sys.modules if name.startswith(READ_VARIABLES)]:
+            package, _, module = name.rpartition(".")
+            vars(sys.modules[package]).pop(module, None)
+            del sys.modules[name]
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         counted = _count_changes(die_at)
         try:
