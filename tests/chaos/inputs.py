@@ -84,5 +84,8 @@ def write_notebook(path: Path) -> Path:
     tagged = new_code_cell(PARAMETERS, metadata={"tags": ["parameters"]})
     title = new_markdown_cell("# Small\n\n**Question:** what is a half of delta?")
     path.parent.mkdir(parents=True, exist_ok=True)
-    nbformat.write(new_notebook(cells=[title, tagged, new_code_cell("print(delta / 2)")]), path)
+    cells = [title, tagged, new_code_cell("print(delta / 2)")]
+    for number, cell in enumerate(cells):
+        cell["id"] = f"cell-{number}"  # else they are random, and no two notebooks alike
+    nbformat.write(new_notebook(cells=cells), path)
     return path

@@ -43,6 +43,24 @@ def test_a_torn_tail_is_cut_off_and_nothing_committed_is_lost(tmp_path):
     assert not staging_folder(target).exists()
 
 
+@pytest.mark.parametrize("kept", [0, 5])
+def test_a_kill_just_after_going_back_costs_nothing(tmp_path, kept):
+    """What store.json says is never more than what the files hold."""
+    games = made_up_games((5, 7))
+    writer = FrameWriter(tmp_path / "s", {"env": "made up"}, SMALL)
+    for game in games:
+        writer.append(**game)
+    writer.commit(game=2)
+    writer.rewind(kept, int(kept > 0), 0)
+    writer.close()  # as if killed
+    with FrameWriter(tmp_path / "s", {"env": "made up"}, SMALL) as again:
+        assert again.resumed and again.steps == kept and again.progress == ({"game": 2} if kept else {})
+        for game in games[kept > 0 :]:
+            again.append(**game, policy=0, seed=100)
+        again.finish()
+    assert FrameStore(tmp_path / "s").lengths.tolist() == [5, 7]
+
+
 def test_a_kill_just_before_the_last_rename_costs_nothing(tmp_path, monkeypatch):
     games = made_up_games((5, 7))
     with FrameWriter(tmp_path / "s", {"env": "made up"}, SMALL) as writer:

@@ -149,6 +149,9 @@ class FrameWriter:
     def rewind(self, steps: int, episodes: int, open_steps: int) -> None:
         """Go back to where the store had so many steps, the last `open_steps` of them in an unfinished episode."""
         self.steps, self.episodes, self.open_steps = steps, episodes, open_steps
+        if steps < self.committed:  # killed in between, store.json must not promise more than the files hold
+            self.committed, self.progress = steps, self.progress if steps else {}
+            self._describe(self.folder, self.about, self.progress)
         for name, size in file_sizes(steps, episodes, self.shape).items():
             self._files[name].flush()
             self._files[name].truncate(size)
