@@ -229,6 +229,8 @@ class Hunt:
             claims = Claims(folder / "work" / "claims")
             names = {path.name.rsplit(".", 1)[0] for path in claims.folder.glob("*")}
             for holder in filter(None, map(claims.holder, names)):
+                if holder.pid in (0, os.getpid()):  # a claim that is just being written names nobody yet
+                    continue
                 with suppress(ProcessLookupError):
                     os.kill(holder.pid, signal.SIGKILL)
                     killed.append(holder.pid)
