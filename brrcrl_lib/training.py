@@ -10,9 +10,10 @@ from __future__ import annotations
 import csv
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,22 @@ def split(config: MethodConfig, source: Any) -> tuple[Any, Any]:
     return source.split(config.held_out, generator(0)) if config.held_out else (source, source)
 
 
+def fixed_batches(config: MethodConfig, source: Source, method: Method) -> list[Batch]:
+    """Always the same batches of `source`, on the method's device: what weights are compared on."""
+    drawn = generator(0, source.device)
+    sample = partial(source.sample, config.batch_size, drawn, method.needs)
+    return [sample().to(method.device) for _ in range(HELD_OUT_BATCHES)]
+
+
+@torch.no_grad()
+def mean_losses(method: Method, batches: Sequence[Batch], device: torch.device) -> dict[str, float]:
+    """Every part of the training loss, averaged over `batches`; its noise is always the same, drawn on `device`."""
+    drawn = generator(0, device)
+    with method.precision():
+        found = [method.loss(batch, drawn) for batch in batches]
+    return {name: float(torch.stack([parts[name] for parts in found]).double().mean()) for name in found[0]}
+
+
 def fit(
     config: MethodConfig,
     source: Source,
@@ -123,13 +140,8 @@ class Trainer:
         """`step` and `value` of the best check on held-out episodes."""
 
     def watch(self, held_out: Source) -> None:
-        """Judge the weights by these episodes from now on: by always the same batches of them."""
-        source = held_out.to(self.device)
-        drawn = generator(0, source.device)
-        self.held_out = [
-            source.sample(self.config.batch_size, drawn, self.method.needs).to(self.device)
-            for _ in range(HELD_OUT_BATCHES)
-        ]
+        """Judge the weights by these episodes from now on."""
+        self.held_out = fixed_batches(self.config, held_out.to(self.device), self.method)
 
     def about(self) -> dict[str, Any]:
         facts = self.method.facts
@@ -197,13 +209,9 @@ class Trainer:
             return False
         return self.step - self.best["step"] >= patience * self.config.checkpoint_every
 
-    @torch.no_grad()
     def _check(self) -> None:
         """The loss on held-out episodes, of the weights that would play now; the best ones are kept."""
-        judged, drawn = self.method.as_it_plays(), generator(0, self.generator.device)
-        with judged.precision():
-            found = [judged.loss(batch, drawn) for batch in self.held_out]
-        means = {name: float(torch.stack([parts[name] for parts in found]).double().mean()) for name in found[0]}
+        means = mean_losses(self.method.as_it_plays(), self.held_out, self.generator.device)
         self.metrics[-1] |= {f"held_out_{name}": round(value, 6) for name, value in means.items()}
         value = means[self.method.watched]
         if math.isfinite(value) and (self.best is None or value < self.best["value"]):

@@ -302,6 +302,7 @@ def refresh(path: Path) -> None:
         raise ParameterError(f"{path.name} is no notebook of format 4: {_first_line(str(error))}") from None
     resources = {"metadata": {"path": str(path.parent)}}
     client = NotebookClient(notebook, timeout=CELL_TIMEOUT, kernel_name="python3", resources=resources)
+    client.coalesce_streams = True  # how a print is cut into messages is chance
     client.extra_arguments = KERNEL_ARGUMENTS
     started: list[int] = []
     client.on_cell_start = lambda cell, cell_index: started.append(cell_index)

@@ -14,7 +14,7 @@ from brrcrl_lib.data.batch import Source
 from brrcrl_lib.data.vectors import OfflineDataset
 from brrcrl_lib.methods.br_rcrl import BayesianModel
 from brrcrl_lib.returns import ReturnBuckets
-from brrcrl_lib.training import Run, split
+from brrcrl_lib.training import Run, fixed_batches, mean_losses, split
 
 
 def spread_out(dataset: OfflineDataset, count: int) -> Tensor:
@@ -29,17 +29,14 @@ def losses_on(run: Run, dataset: OfflineDataset, count: int = 1000, seed: int = 
     return {name: float(value) for name, value in parts.items()}
 
 
-@torch.no_grad()
-def held_out_losses(run: Run, source: Source, batches: int = 16) -> dict[str, float] | None:
-    """Every part of the training loss on always the same `batches` of episodes that were kept out, of the weights that
-    play; None where none were kept out."""
+def held_out_losses(run: Run, source: Source) -> dict[str, float] | None:
+    """Every part of the training loss on the batches of kept-out episodes that `patience` would watch, of the weights
+    that play; None where none were kept out."""
     if not run.config.held_out:
         return None
-    held_out, drawn = split(run.config, source)[1].to(run.method.device), generator(0, run.method.device)
-    found = [
-        run.method.loss(held_out.sample(run.config.batch_size, drawn, run.method.needs), drawn) for _ in range(batches)
-    ]
-    return {name: round(float(torch.stack([parts[name] for parts in found]).mean()), 6) for name in found[0]}
+    held_out = split(run.config, source)[1].to(run.method.device)
+    means = mean_losses(run.method, fixed_batches(run.config, held_out, run.method), held_out.device)
+    return {name: round(value, 6) for name, value in means.items()}
 
 
 def marginal_nll(buckets: ReturnBuckets, train: OfflineDataset, test: OfflineDataset) -> float:
