@@ -11,6 +11,7 @@ VENV ?= .venv
 JOBS ?= 2
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 PYTHON ?= $(shell for name in python3.11 python3 python; do \
 	$$name -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo $$name && break; done)
 
@@ -43,12 +44,13 @@ chaos: $(READY)
 
 setup: $(READY)
 
-$(READY): requirements.lock pyproject.toml
+$(READY): requirements.lock requirements.hashes pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Python 3.11 not found: install it, or name it with make PYTHON=/path/to/python3.11"; exit 1; }
 	@echo "Setting up $(VENV) with $(PYTHON); this happens once and takes a few minutes."
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(INSTALL) --constraint requirements.lock torch  # without a hash: each platform has a build of its own
+	$(INSTALL) --no-deps --require-hashes -r requirements.hashes
+	$(INSTALL) --no-deps --no-build-isolation -e .
 	@$(BIN)/python -m compileall -qq -j 0 -x '/tests/' $(VENV)/lib || true  # what pip would do on one core
 	@touch $@
 

@@ -37,6 +37,20 @@ def test_the_lock_is_plain_exact_pins_in_order() -> None:
     assert list(LOCK) == sorted(LOCK)
 
 
+def test_every_pin_but_torch_has_its_hashes() -> None:
+    found = re.findall(
+        r"^(\S+)==(\S+) \\\n((?: +--hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)", text("requirements.hashes"), re.M
+    )
+    hashed = {canonicalize_name(name): version for name, version, _ in found}
+    assert hashed == {name: version for name, version in LOCK.items() if name != "torch"}
+    assert text("requirements.hashes").count("==") == len(found), "a pin without hashes"
+
+
+def test_the_workflow_takes_actions_by_their_commit() -> None:
+    used = re.findall(r"uses: (\S+)", text(".github/workflows/test.yml"))
+    assert used and all(re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", action) for action in used)
+
+
 @pytest.mark.parametrize("requirement", DECLARED, ids=str)
 def test_every_dependency_is_locked_within_its_range(requirement: Requirement) -> None:
     pinned = LOCK.get(canonicalize_name(requirement.name))
@@ -99,7 +113,13 @@ def dry_run(*arguments: str) -> str:
 @pytest.mark.parametrize("target", ["notebooks", "test", "lab", "bench", "data"])
 def test_every_target_sets_up_its_environment_first(target: str) -> None:
     steps = dry_run(target)
-    order = ["-m venv no-such-venv", "-r requirements.lock", "--no-build-isolation -e .", "no-such-venv/.ready"]
+    order = [
+        "-m venv no-such-venv",
+        " torch ",
+        "-r requirements.hashes",
+        "--no-build-isolation -e .",
+        "no-such-venv/.ready",
+    ]
     positions = [steps.index(step) for step in order]
     assert positions == sorted(positions)
     assert "no-such-venv/bin/python -m" in steps[positions[-1] :], "nothing is run after the set-up"
