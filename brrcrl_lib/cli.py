@@ -118,17 +118,23 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         check_settings(config)
         result = getattr(module, function_name)(config)
     except KeyboardInterrupt:
-        print(f"\nbrrcrl {command}: stopped", file=sys.stderr)
+        _complain(f"\nbrrcrl {command}: stopped")  # the terminal has just written ^C
         raise SystemExit(130) from None
     except (KitError, OSError, FloatingPointError) as error:
-        print(f"brrcrl {command}: {error}", file=sys.stderr)
+        _complain(f"brrcrl {command}: {error}")
         raise SystemExit(2) from None
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and "can't allocate memory" not in str(error):
             raise  # a bug
-        print(f"brrcrl {command}: this takes more memory than there is; ask for less", file=sys.stderr)
+        _complain(f"brrcrl {command}: this takes more memory than there is; ask for less")
         raise SystemExit(2) from None
     raise SystemExit(_report(result))
+
+
+def _complain(sentence: str) -> None:
+    """On a line of its own: progress bars that are still drawn make way for it."""
+    bars = sys.modules.get("tqdm")  # where nobody has loaded it, there are none
+    (bars.tqdm.write if bars else print)(sentence, file=sys.stderr)
 
 
 def _refuse_empty(words: Sequence[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import termios
 from importlib import import_module
 from pathlib import Path
 
@@ -20,6 +21,37 @@ from brrcrl_lib.tools import notebook_commands, notebooks
 from brrcrl_lib.tools.importing import d4rl
 from brrcrl_lib.tools.parameters import ParameterError
 from brrcrl_lib.tools.publishing import verify
+
+INTERRUPTED_BAR = """
+import sys
+from types import SimpleNamespace
+from brrcrl_lib import cli
+from brrcrl_lib.base.devices import track
+from brrcrl_lib.base.errors import KitError
+
+def work(config):
+    bar = track(total=10, mininterval=0)
+    bar.update()
+    raise KitError("the data end too early")
+
+sys.modules["brrcrl_lib.work"] = SimpleNamespace(Config=lambda words: None, work=work)
+cli.COMMANDS["work"] = ("work", "Config", "work", "")
+cli.check_settings = lambda config: None
+cli.main(["work"])
+"""
+
+
+def test_an_error_is_not_glued_to_a_progress_bar() -> None:
+    ours, theirs = os.openpty()
+    termios.tcsetwinsize(theirs, (24, 80))
+    loud = {name: value for name, value in os.environ.items() if name != "BRRCRL_QUIET"}
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED_BAR], cwd=ROOT, env=loud, stderr=theirs, check=False)
+    os.close(theirs)
+    written = os.read(ours, 100_000).decode()
+    os.close(ours)
+    assert done.returncode == 2 and "1/10" in written, "no bar was drawn"
+    shown = [line.split("\r")[-1].rstrip() for line in written.replace("\r\n", "\n").split("\n")]
+    assert "brrcrl work: the data end too early" in shown
 
 
 @pytest.mark.parametrize("words", [(), ("--help",), ("-h",)])
