@@ -58,12 +58,19 @@ class FlatEpisodes:
 
     def head(self, episodes: int) -> FlatEpisodes:
         """The first `episodes` episodes."""
-        steps = int(self.lengths[:episodes].sum())
+        return self._between(0, episodes)
+
+    def without_head(self, episodes: int) -> FlatEpisodes:
+        """All but the first `episodes` episodes."""
+        return self._between(episodes, len(self))
+
+    def _between(self, first: int, end: int) -> FlatEpisodes:
+        before, until = int(self.lengths[:first].sum()), int(self.lengths[:end].sum())  # steps
         return FlatEpisodes(
-            observations=self.observations[: steps + episodes],
-            **{name: getattr(self, name)[:steps] for name in STEP_FIELDS},
-            lengths=self.lengths[:episodes],
-            seeds=self.seeds[:episodes],
+            observations=self.observations[before + first : until + end],
+            **{name: getattr(self, name)[before:until] for name in STEP_FIELDS},
+            lengths=self.lengths[first:end],
+            seeds=self.seeds[first:end],
         )
 
 

@@ -37,7 +37,7 @@ def collected(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def published(collected, tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("data") / "minari"
-    publish(PublishConfig(collected, "cartpole", root, min_replay=3_000, medium_share=0.0, steps=300, num_envs=4,
+    publish(PublishConfig(collected, "cartpole", root, min_replay=2_500, medium_share=0.0, steps=300, num_envs=4,
                           fresh_episodes=2))  # fmt: skip
     return root
 

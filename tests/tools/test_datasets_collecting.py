@@ -101,9 +101,18 @@ def test_what_is_published_verifies(published, run):
     assert data["medium-expert"].lengths.tolist() == [*data["medium"].lengths, *data["expert"].lengths]
     assert len(data["medium"]) >= 300 > len(data["medium"]) - data["medium"].lengths[-1]
     curve = read_curve(run)
-    last = next(point for point in curve if point["step"] >= 250)
-    assert len(data["medium-replay"]) == last["step"]
+    ends = np.cumsum(np.concatenate([read_part(part).lengths for part in sorted(run.glob("parts/*.hdf5"))]))
+    random = int(min(end for end in ends if end >= TINY["random_steps"]))  # a policy's episodes begin here
+    last = next(point for point in curve if point["step"] - random >= 250)
+    assert len(data["medium-replay"]) == last["step"] - random and random >= TINY["random_steps"] > 0
+    recorded = FlatEpisodes.concatenate([read_part(part) for part in sorted(run.glob("parts/*.hdf5"))])
+    assert data["medium-replay"].actions[:5].tolist() == recorded.actions[random : random + 5].tolist()
+    assert (
+        data["medium-replay"].seeds.tolist()
+        == recorded.seeds[np.searchsorted(ends, random) + 1 :][: data["medium-replay"].episodes].tolist()
+    )
     replay = data["medium-replay"].card
+    assert f"The first {random:,} steps, uniformly random and not the agent's, are left out." in replay["description"]
     assert replay["card"]["medium_step"] == curve[0]["step"] < last["step"] == replay["card"]["policy"]["step"]
     assert f"after {curve[0]['step']:,} steps" in replay["description"]
     card = data["expert"].card["card"]
@@ -145,6 +154,7 @@ def test_medium_is_the_first_good_snapshot_and_its_replay_goes_on_until_there_is
     curve = [{"step": step, "return_mean": mean} for step, mean in ((10, 20), (20, 50), (30, 10), (40, 90))]
     assert choose_medium(curve, 90, 1 / 3) == 1
     assert [choose_replay(curve, 1, least) for least in (0, 20, 21, 40)] == [1, 1, 2, 3]
+    assert [choose_replay(curve, 1, least, left_out=5) for least in (0, 15, 16, 35)] == [1, 1, 2, 3]
     with pytest.raises(DatasetError, match=r"no snapshot earns 0\.33 of the expert's 900"):
         choose_medium(curve, 900, 1 / 3)
     with pytest.raises(DatasetError, match="the run has 40 steps, fewer than the 50 transitions"):

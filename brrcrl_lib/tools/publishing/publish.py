@@ -1,8 +1,10 @@
 """`brrcrl data publish`: one collection run becomes medium-replay, medium, expert and medium-expert.
 
-As in D4RL, medium-replay is everything the agent saw until it was "medium" (and until there is enough of it), and
-medium and expert are rollouts of the policy at two points of its training. Nothing here trains: it selects, plays,
-measures and writes.
+As in D4RL, medium-replay is everything the agent did until it was "medium" (and until there is enough of it), and
+medium and expert are rollouts of the policy at two points of its training. The uniformly random steps before learning
+starts are not the agent's, and rlkit, which D4RL's agents were trained with, has none: they are left out. With them,
+every clone of HalfCheetah's data stands still for ever, in a state where most recorded actions are noise. Nothing here
+trains: it selects, plays, measures and writes.
 """
 
 from __future__ import annotations
@@ -52,6 +54,8 @@ class PublishConfig:
     min_replay: Annotated[int, whole(0)] = 150_000
     """Transitions that medium-replay must hold at least: where medium is reached earlier, it goes on to the first
     snapshot with so many, and its card says so."""
+    keep_random: bool = False
+    """Leave in medium-replay the episodes that began before learning did, with uniformly random actions."""
     medium_share: Annotated[float, number(0, 1)] = 1 / 3
     """A policy is medium from this share of the expert's return on."""
     steps: Count = 100_000
@@ -82,7 +86,8 @@ def publish(config: PublishConfig) -> dict[str, Path]:
     best = int(np.argmax([point["return_mean"] for point in curve]))
     expert = _measure_anew(config, settings["env"], curve[best])
     middle = choose_medium(curve, expert["fresh_return_mean"], config.medium_share)
-    last = choose_replay(curve, middle, config.min_replay)
+    random = random_start(config.run, len(curve), 0 if config.keep_random else settings["random_steps"])
+    last = choose_replay(curve, middle, config.min_replay, random[1])
     measured = {index: _measure_anew(config, settings["env"], curve[index]) for index in {middle, last}}
     share = {
         index: round(about["fresh_return_mean"] / expert["fresh_return_mean"], 3) for index, about in measured.items()
@@ -105,7 +110,7 @@ def publish(config: PublishConfig) -> dict[str, Path]:
         folders[kind] = rollout(request, extra)
     write_csv(policies / f"{config.name}-learning-curve-v{config.version}.csv", curve)
     replay = {**shared, "policy": measured[last], "share_of_expert": share[last], "medium_step": curve[middle]["step"]}
-    folders["medium-replay"] = _write_replay(config, root, ids["medium-replay"], curve[: last + 1], replay)
+    folders["medium-replay"] = _write_replay(config, root, ids["medium-replay"], curve[: last + 1], replay, random)
     folders["medium-expert"] = _write_combination(root, ids, folders, shared)
     _check_sizes(folders)
     write_cards(root)
@@ -123,15 +128,25 @@ def choose_medium(curve: list[dict[str, Any]], expert_return: float, share: floa
     )
 
 
-def choose_replay(curve: list[dict[str, Any]], medium: int, min_replay: int) -> int:
-    """Index of the snapshot that ends medium-replay: `medium`, or the first later one with `min_replay` transitions."""
+def choose_replay(curve: list[dict[str, Any]], medium: int, min_replay: int, left_out: int = 0) -> int:
+    """Index of the snapshot that ends medium-replay: `medium`, or the first later one with `min_replay` transitions.
+
+    Its first `left_out` transitions do not count.
+    """
     for index in range(medium, len(curve)):
-        if curve[index]["step"] >= min_replay:
+        if curve[index]["step"] - left_out >= min_replay:
             return index
     raise DatasetError(
-        f"the run has {curve[-1]['step']:,} steps, fewer than the {min_replay:,} transitions of medium-replay; "
-        f"collect further or lower --min-replay"
+        f"the run has {curve[-1]['step'] - left_out:,} steps, fewer than the {min_replay:,} transitions of "
+        f"medium-replay; collect further or lower --min-replay"
     )
+
+
+def random_start(run: Path, intervals: int, random_steps: int) -> tuple[int, int]:
+    """How many episodes began within the first `random_steps` steps of a run, and how many transitions they have."""
+    lengths = np.concatenate([read_part(part_path(run, number)).lengths for number in range(1, intervals + 1)])
+    early = np.cumsum(lengths) - lengths < random_steps
+    return int(early.sum()), int(lengths[early].sum())
 
 
 def _read_run(run: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -162,22 +177,32 @@ def _measure_anew(config: PublishConfig, env_id: str, point: dict[str, Any]) -> 
 
 
 def _write_replay(
-    config: PublishConfig, root: Path, dataset_id: str, curve: list[dict[str, Any]], about: dict[str, Any]
+    config: PublishConfig,
+    root: Path,
+    dataset_id: str,
+    curve: list[dict[str, Any]],
+    about: dict[str, Any],
+    random: tuple[int, int],
 ) -> Path:
-    """Everything recorded in the intervals of `curve`: an interval is committed with its snapshot, so its parts."""
-    pieces = list(merge_parts(part_path(config.run, number) for number in range(1, len(curve) + 1)))
+    """Everything recorded in the intervals of `curve` (an interval is committed with its snapshot) but the `random`
+    episodes, of so many transitions, that it began with."""
+    first, *others = merge_parts(part_path(config.run, number) for number in range(1, len(curve) + 1))
+    pieces = [first.without_head(random[0]), *others]
     statistics = episode_statistics(pieces)
     step, medium = curve[-1]["step"], about["medium_step"]
-    if statistics["transitions"] != step:
+    if statistics["transitions"] + random[1] != step:
         raise DatasetError(
-            f"{config.run / 'parts'} holds {statistics['transitions']:,} transitions up to the last snapshot of "
-            f"medium-replay, but the learning curve says {step:,}"
+            f"{config.run / 'parts'} holds {statistics['transitions'] + random[1]:,} transitions up to the last "
+            f"snapshot of medium-replay, but the learning curve says {step:,}"
         )
     algorithm = about["training"]["algorithm"].split()[0]
-    description = f"Everything that a {algorithm} agent saw in training until its policy was medium."
+    description = f"Everything that a {algorithm} agent did in training until its policy was medium."
     if step > medium:
         description += f" That was after {medium:,} steps; so that there is enough of it, it goes on to {step:,}."
-    return _write(root, dataset_id, pieces, {"kind": "medium-replay", **about, **statistics}, description=description)
+    if random[1]:
+        description += f" The first {random[1]:,} steps, uniformly random and not the agent's, are left out."
+    card = {"kind": "medium-replay", **about, "random_steps_left_out": random[1], **statistics}
+    return _write(root, dataset_id, pieces, card, description=description)
 
 
 def _write_combination(root: Path, ids: dict[str, str], folders: dict[str, Path], shared: dict[str, Any]) -> Path:
