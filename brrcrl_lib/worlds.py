@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -176,6 +176,16 @@ class DatasetName:
     def _ending(self) -> list[str]:
         """The last two parts of the id, without the version."""
         return _parts(_VERSION.sub("", self.id))[-2:]
+
+
+def newest_versions(dataset_ids: Iterable[str]) -> list[str]:
+    """Those of the ids of which there is no newer version among them."""
+    names = [DatasetName.parse(dataset_id) for dataset_id in dataset_ids]
+    latest: dict[tuple[str, str, str], int] = {}
+    for name in names:
+        place = (name.namespace, name.world_name, name.kind)
+        latest[place] = max(latest.get(place, -1), name.version or 0)
+    return [name.id for name in names if (name.version or 0) == latest[name.namespace, name.world_name, name.kind]]
 
 
 def _parts(name: str) -> list[str]:

@@ -19,6 +19,7 @@ from brrcrl_lib.returns import ReturnBuckets, reward_to_go
 from brrcrl_lib.study.figures.datasets import (
     bucket_counts,
     clock_effect,
+    clock_effects,
     draw_buckets,
     draw_clock,
     draw_distribution,
@@ -83,6 +84,14 @@ def test_a_like_state_is_near_and_from_another_episode() -> None:
     assert effect["like"].item() == pytest.approx(500 + phase)  # each of the two finds its like in the other one
 
 
+def test_of_each_world_the_data_that_the_clock_ended_most_are_compared(dataset: OfflineDataset) -> None:
+    fallen = replace(dataset, id="brrcrl/hopper/medium-v1")
+    clocked, better = (replace(walking(6), id=f"brrcrl/hopper/{kind}-v1") for kind in ("expert", "medium-replay"))
+    better = replace(better, rewards=better.rewards + 1, returns=better.returns + 600)
+    assert list(clock_effects([fallen, better, clocked])) == [better]
+    assert clock_effects([fallen]) == {} and clock_effects([walking(4)]) == {}, "too few episodes that the clock ended"
+
+
 def test_a_dataset_that_no_clock_ended_is_refused(dataset: OfflineDataset) -> None:
     with pytest.raises(ValueError, match="the clock ended"):
         clock_effect(dataset, [10], np.random.default_rng(0))
@@ -101,7 +110,8 @@ def test_the_drawings_show_the_numbers_they_were_given() -> None:
     assert np.allclose(observed, predicted, rtol=1e-5)
     policy = {"step": 2000, "fresh_return_mean": 5.0, "fresh_return_std": 1.0}
     curve = pd.DataFrame({"step": [1000, 2000], "return_mean": [1.0, 6.0], "return_std": [0.5, 0.5]})
-    draw_learning_curve(axes[3], curve, {"medium": policy, "expert": policy})
+    draw_learning_curve(axes[3], curve, {"medium": policy, "expert": policy}, (500, 1500))
+    assert axes[3].patches[0].get_extents().width > 0 and axes[3].patches[0].get_x() == 0.5
     assert axes[3].lines[0].get_ydata().tolist() == [1, 6]
 
 

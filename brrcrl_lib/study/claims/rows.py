@@ -10,7 +10,7 @@ import pandas as pd
 
 from brrcrl_lib.study.experiments.grids import GRIDS
 from brrcrl_lib.study.experiments.results import RESULTS, read_grid
-from brrcrl_lib.worlds import DatasetName
+from brrcrl_lib.worlds import DatasetName, newest_versions
 
 SOURCES = ("kit", "d4rl")
 """Whose datasets: the kit's own, or D4RL's imported files."""
@@ -32,15 +32,7 @@ def recorded(data: str = "kit", folder: Path = RESULTS) -> pd.DataFrame:
 
 def newest(rows: pd.DataFrame) -> pd.DataFrame:
     """Of each dataset the newest version only: -v1 replaces -v0 as soon as it has rows."""
-    names = {name: DatasetName.parse(name) for name in rows["dataset"].unique()}
-    latest: dict[tuple[str, str, str], int] = {}
-    for name in names.values():
-        place = (name.namespace, name.world_name, name.kind)
-        latest[place] = max(latest.get(place, -1), name.version or 0)
-    kept = {
-        key for key, name in names.items() if (name.version or 0) == latest[name.namespace, name.world_name, name.kind]
-    }
-    return rows[rows["dataset"].isin(kept)]
+    return rows[rows["dataset"].isin(newest_versions(rows["dataset"].unique()))]
 
 
 def episode_returns(rows: pd.DataFrame) -> np.ndarray:

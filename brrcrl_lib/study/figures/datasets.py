@@ -21,7 +21,9 @@ from torch import Tensor
 
 from brrcrl_lib.data.vectors import OfflineDataset
 from brrcrl_lib.returns import ReturnBuckets
+from brrcrl_lib.study.analysis.data_quality import JUNK, Quality, warnings
 from brrcrl_lib.study.figures.style import COLORS
+from brrcrl_lib.worlds import DatasetName
 
 KIND_STYLE = {
     "medium-replay": (COLORS["vanilla"], "--"),
@@ -66,6 +68,35 @@ def clock_effect(data: OfflineDataset, left: Sequence[int], rng: np.random.Gener
         means = {"rtg": data.rtg[late], "like": data.rtg[like], "reward": data.rewards[late]}
         rows.append({"left": rewards_left, **{name: float(values.mean()) for name, values in means.items()}})
     return pd.DataFrame(rows).assign(middle_reward=float(data.rewards[middle].mean()))
+
+
+def clock_effects(loaded: Sequence[OfflineDataset], fewest: int = 5) -> dict[OfflineDataset, pd.DataFrame]:
+    """`clock_effect` of one dataset of each world: the one with the largest share of steps in episodes that the clock
+    ended (of equal ones, the one with the best episodes), if it ended at least `fewest`."""
+    chosen: dict[str, tuple[tuple[float, float], OfflineDataset]] = {}
+    for data in loaded:
+        stopped = data.truncations[data.starts + data.lengths - 1]  # [episodes]
+        rank = float(data.lengths[stopped].sum() / len(data)), float(data.returns.mean())
+        world = DatasetName.parse(data.id).world_name
+        if int(stopped.sum()) >= fewest and (world not in chosen or rank > chosen[world][0]):
+            chosen[world] = rank, data
+    left = [300, 250, 200, 150, 100, 75, 50, 25, 10, 1]
+    return {data: clock_effect(data, left, np.random.default_rng(0)) for _, data in chosen.values()}
+
+
+def quality_table(measured: Sequence[Quality]) -> pd.DataFrame:
+    """What `brrcrl data card` says, a row a dataset."""
+    rows = {
+        DatasetName.parse(quality.id).short: {
+            "junk": f"{quality.junk_episodes:.0%}",
+            "episodes with the top tenth of steps": f"{quality.top_step_episodes:,} of {quality.episodes:,}",
+            "episodes in the top tenth of the range": f"{quality.top_value_episodes:,}",
+            "correlation of RTG and return": "-" if quality.correlation is None else f"{quality.correlation:.2f}",
+            "warnings": len(warnings(quality)),
+        }
+        for quality in measured
+    }
+    return pd.DataFrame(rows).T
 
 
 # -- drawing -----------------------------------------------------------------------------------------------------
@@ -113,10 +144,23 @@ def draw_clock(ax: Axes, effect: pd.DataFrame, discount: float) -> None:
     ax.invert_xaxis()
 
 
-def draw_learning_curve(ax: Axes, curve: pd.DataFrame, policies: Mapping[str, Mapping[str, Any]]) -> None:
-    """Evaluations during training, the part that became medium-replay, and the two chosen policies measured anew."""
+def draw_course(ax: Axes, data: OfflineDataset, quality: Quality) -> None:
+    """Returns in the order of collection; below the line they are junk."""
+    ax.scatter(np.arange(data.episodes) + 1, data.returns, s=9, color=COLORS["data"], lw=0)
+    edges = np.cumsum([0, *(block.episodes for block in quality.blocks)])
+    ax.stairs([block.mean for block in quality.blocks], edges + 0.5, baseline=None, color=COLORS["ours"], lw=2)
+    ax.axhline(JUNK * quality.expert_return, color=COLORS["vanilla"], ls="--")
+    ax.set(xlabel="episode, in the order of collection")
+
+
+def draw_learning_curve(
+    ax: Axes, curve: pd.DataFrame, policies: Mapping[str, Mapping[str, Any]], replay: tuple[int, int]
+) -> None:
+    """Evaluations during training, the steps that became medium-replay (from, to), and the two chosen policies
+    measured anew."""
     steps, mean, std = curve["step"] / 1000, curve["return_mean"], curve["return_std"]
-    ax.axvspan(0, policies["medium"]["step"] / 1000, color=COLORS["data"], alpha=0.25, lw=0, label="medium-replay")
+    first, last = replay
+    ax.axvspan(first / 1000, last / 1000, color=COLORS["data"], alpha=0.25, lw=0, label="medium-replay")
     ax.plot(steps, mean, color=COLORS["ours"], label="evaluation, mean ± std")
     ax.fill_between(steps, mean - std, mean + std, color=COLORS["ours"], alpha=0.25, lw=0)
     for (kind, policy), marker in zip(policies.items(), ("s", "*"), strict=True):
@@ -146,6 +190,19 @@ def replay_job(data: OfflineDataset, episode: int, steps: Sequence[int]) -> dict
     played = slice(first, first + steps[-1])
     stored = {"actions": data.actions[played].tolist(), "rewards": data.rewards[played].tolist()}
     return {"env": data.env_spec.to_json(), "seed": int(data.seeds[episode]), "steps": list(steps), **stored}
+
+
+def worst_and_best(loaded: Sequence[OfflineDataset]) -> tuple[list[int], dict[str, dict[str, Any]]]:
+    """Six steps, and the jobs of two episodes at them, labelled by return: of the dataset with the lowest mean, the one
+    that earned about a tenth of the best return; and the best one of all."""
+    good = max(loaded, key=lambda data: float(data.returns.max()))
+    bad = min(loaded, key=lambda data: float(data.returns.mean()))
+    best, worst = int(good.returns.argmax()), int((bad.returns - 0.1 * good.returns.max()).abs().argmin())
+    steps = np.linspace(0, int(bad.lengths[worst]), 6).astype(int).tolist()
+    return steps, {
+        f"low: {bad.returns[worst]:,.0f}": replay_job(bad, worst, steps),
+        f"high: {good.returns[best]:,.0f}": replay_job(good, best, steps),
+    }
 
 
 def render(jobs: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray] | None:
