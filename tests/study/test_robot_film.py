@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import gymnasium as gym
 import numpy as np
 import pandas as pd
@@ -78,6 +80,12 @@ def test_no_driver_and_another_episode_are_refused(monkeypatch, tmp_path, drawn,
     with pytest.raises(KitError, match=sentence):
         film(FilmConfig(dataset="brrcrl/hopper/medium-replay-v0", steps=1, out=tmp_path / "a.gif"))
     assert not (tmp_path / "a.gif").exists()
+
+
+def test_a_driver_that_is_not_there_is_refused(monkeypatch, tmp_path) -> None:
+    monkeypatch.setitem(sys.modules, "mujoco", None)  # as its import fails then
+    with pytest.raises(KitError, match="MUJOCO_GL"):
+        film(FilmConfig(dataset="brrcrl/hopper/medium-replay-v0", steps=1, out=tmp_path / "a.gif"))
 
 
 def test_the_film_is_of_the_dataset_on_which_the_rows_differ_most() -> None:

@@ -29,6 +29,12 @@ FONT = ImageFont.truetype(findfont("DejaVu Sans"))
 """Matplotlib's own: Pillow's has no Greek letters."""
 
 
+NO_DRIVER = (
+    "MuJoCo found nothing to draw with here; install EGL (Debian: libegl1) or OSMesa (libosmesa6), "
+    f"or name what you have in MUJOCO_GL ({', '.join(RENDERERS)})"
+)
+
+
 class Remembering(gym.Wrapper):
     """An environment that keeps the actions it was given."""
 
@@ -53,6 +59,10 @@ class Take:
 
 def shoot(run: Run, rule: str, act: Any, seed: int, steps: Sequence[int]) -> Take:
     """Play one episode from env.reset(seed=seed), then play its actions again where MuJoCo can draw."""
+    try:
+        import mujoco  # noqa: F401
+    except (ImportError, AttributeError, RuntimeError, OSError):  # MUJOCO_GL names a driver that is not here
+        raise KitError(NO_DRIVER) from None
     env = Remembering(environment_for(run.facts)())
     played = evaluate(run.policy(act, seed), lambda: env, episodes=1, seed=seed, discount=run.facts.discount,
                       device=run.method.device)  # fmt: skip
@@ -63,10 +73,7 @@ def shoot(run: Run, rule: str, act: Any, seed: int, steps: Sequence[int]) -> Tak
     job = {"env": spec.to_json(), "seed": seed, "steps": shown, "actions": env.actions[: shown[-1]]}
     drawn = render([{**job, "rewards": rewards, "picture": PICTURE}])
     if drawn is None:
-        raise KitError(
-            "MuJoCo found nothing to draw with here; install EGL (Debian: libegl1) or OSMesa (libosmesa6), "
-            f"or name what you have in MUJOCO_GL ({', '.join(RENDERERS)})"
-        )
+        raise KitError(NO_DRIVER)
     if drawn["deviation"].max() > 1e-6:
         raise KitError(
             f"the rendered episode is not the one that was played: rewards differ by {drawn['deviation'].max():.2g}"
