@@ -58,6 +58,13 @@ def test_every_row_is_a_point_of_its_dataset_and_every_setting_a_line() -> None:
     plt.close("all")
 
 
+def test_a_changed_setting_is_a_line_of_its_own() -> None:
+    shown = chosen(in_words(read_grid("ablations")), dataset="hopper medium-replay", objective="released code")
+    figure = draw_rows(shown[shown["variant"].isin((NONE, "fusion = early"))])
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["as played", "fusion = early"]
+    plt.close("all")
+
+
 def test_without_a_reference_score_and_with_an_unknown_method_returns_are_drawn() -> None:
     shown = in_words(read_grid("delta_sweep").head(3)).assign(score=None, method="mine")
     figure = draw_rows(shown)

@@ -85,15 +85,14 @@ def draw_rows(found: pd.DataFrame) -> Figure:
     In points of normalised score, or in returns where an environment has no reference score.
     """
     value = "return" if found["score"].isna().any() else "score"
-    words = found.assign(delta=found["delta"].map(lambda delta: NONE if delta == NONE else f"δ = {delta}"))[list(LINES)]
-    words = words[[name for name in LINES if words[name].replace(NONE, None).nunique() > 1] or ["method"]]
-    lines = words.apply(lambda row: ", ".join(word for word in row if word != NONE) or NONE, axis=1)
+    varying = [name for name in LINES if found[name].nunique() > 1] or ["method"]
+    if len(set(found["delta"]) - {NONE}) == 1 and len(varying) > 1:
+        varying = [name for name in varying if name != "delta"]  # the rule says it already
+    words = found.assign(delta=found["delta"].map(lambda delta: NONE if delta == NONE else f"δ = {delta}"))[varying]
+    lines = words.apply(lambda row: ", ".join(word for word in row if word != NONE) or "as played", axis=1)
     model = found["method"] + found["objective"].map(lambda name: ", paper text" if name == "paper text" else "")
-    found, names, datasets = (
-        found.assign(line=lines, model=model),
-        [*dict.fromkeys(lines)],
-        [*dict.fromkeys(found["dataset"])],
-    )
+    found = found.assign(line=lines, model=model)
+    names, datasets = [*dict.fromkeys(lines)], [*dict.fromkeys(found["dataset"])]
     size = (max(7.0, 2.6 * len(datasets) + 0.08 * max(map(len, names))), 0.26 * len(names) + 1.5)
     figure, axes = plt.subplots(1, len(datasets), figsize=size, squeeze=False, sharey=True, sharex=value == "score")
     palette = dict.fromkeys(model, COLORS["exact"]) | METHOD_COLORS
