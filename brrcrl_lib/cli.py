@@ -77,6 +77,7 @@ COMMANDS = {  # name: (module, configuration, function, what it does)
         "merge_command",
         "write the finished cells of a grid to its CSV file",
     ),
+    "film": ("tools.film", "FilmConfig", "film", "film adaptive targets beside Max on one robot, as a GIF"),
     "bench": ("tools.bench.bench", "BenchConfig", "bench", "measure speed side by side"),
 }
 VARIANTS = {  # (command, words in it): (module, configuration, function) that these words choose

@@ -14,6 +14,7 @@ from brrcrl_lib.cli import COMMANDS, LEADING, _choose
 from brrcrl_lib.commands import Evaluate, Train
 from brrcrl_lib.methods.base import method_named, methods
 from brrcrl_lib.tools.notebook_map import markdown_table
+from brrcrl_lib.tools.readme import film_line
 
 PAGES = ("README.md", "data/README.md", "CONTRIBUTING.md", "DEVIATIONS.md")
 TEXTS = {name: (ROOT / name).read_text() for name in PAGES}
@@ -80,3 +81,7 @@ def test_links_lead_somewhere(page: str) -> None:
 
 def test_the_table_of_notebooks_is_the_notebooks_own() -> None:
     assert markdown_table() in TEXTS["README.md"], "paste the output of brrcrl_lib.tools.notebook_map.markdown_table()"
+
+
+def test_the_film_is_told_in_its_own_words() -> None:
+    assert film_line() in TEXTS["README.md"], "run `brrcrl claims readme`"

@@ -11,6 +11,7 @@ import matplotlib.image as image
 import matplotlib.pyplot as plt
 import nbformat
 import pandas as pd
+from IPython.display import HTML
 from matplotlib.figure import Figure
 
 from brrcrl_lib.base.devices import pick_device
@@ -63,6 +64,13 @@ def _landscape(figures: list[str]) -> str:
             if width > 1.7 * height:
                 return name
     return figures[0] if figures else ""
+
+
+def linked(table: pd.DataFrame) -> HTML:
+    """The contents as a page shows them, every name a link to its notebook."""
+    links = table.drop(columns="figure").rename(index=lambda name: f'<a href="{name}.ipynb">{name}</a>')
+    with pd.option_context("display.max_colwidth", None):
+        return HTML(links.rename_axis(index=None).to_html(escape=False, justify="left"))
 
 
 def markdown_table() -> str:

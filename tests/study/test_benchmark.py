@@ -183,12 +183,3 @@ def test_figures_show_what_they_are_given(rows) -> None:
     figures.draw_cost(axes[1, 0], found, "core-minutes")
     assert {text.get_text() for text in axes[1, 0].texts} == set(found["method"])
     plt.close(figure)
-
-
-def test_the_explorer_narrows_rows(rows, capsys, monkeypatch) -> None:
-    chosen = figures.chosen_rows(rows, dataset=HOPPER, method="br_rcrl", delta="0.01", train_seed=figures.ALL)
-    assert len(chosen) == 3 and set(chosen["delta"]) == {0.01} and "top_share" not in chosen
-    monkeypatch.setattr(figures, "display", lambda table: print(f"{len(table)} rows shown"))
-    figures.explore_rows(rows)
-    assert "dataset, method, target, delta, train_seed" in capsys.readouterr().out
-    plt.close("all")

@@ -47,7 +47,7 @@ def test_a_sweep_runs_from_modest_to_ambitious(axis: Axes) -> None:
     experiment_plots.draw_sweep(axis, lines("0.9", "0.1", "0.001"), "paper")
     left, right = axis.get_xlim()
     assert left > right and axis.get_xscale() == "log"
-    assert axis.lines[0].get_xdata().tolist() == [0.9, 0.1, 0.001] and axis.lines[0].get_label() == "paper"
+    assert axis.lines[0].get_xdata().tolist() == [0.9, 0.1, 0.001] and axis.lines[0].get_label() == "paper text"
 
 
 def test_steps_near_the_cut_are_drawn_apart(axis: Axes) -> None:

@@ -1,5 +1,6 @@
 """Sliders: controls for what is asked, defaults for the rest, and a picture for those who have no kernel."""
 
+import itertools
 import os
 
 import ipywidgets
@@ -52,6 +53,22 @@ def test_a_person_gets_one_slider_per_control_at_the_default(monkeypatch):
     assert [(slider.description, slider.value) for slider in sliders] == [("delta", 0.1), ("start", 0)]
     assert panel.kwargs_widgets[2].value is None  # `axis` keeps its default, without a control
     assert data[VIEW]["model_id"] == panel.model_id
+
+
+def test_who_cannot_drag_sees_a_strip(monkeypatch, capsys):
+    monkeypatch.setattr(interactive, "someone_can_drag", lambda: False)
+    drawn.clear()
+    interactive.explore(draw, strip=[{"start": 3}, {"start": 7, "delta": 0.5}], delta=(0.01, 0.99, 0.01), start=(0, 9))
+    assert drawn == [(0.1, 3, None), (0.5, 7, None)]
+    assert capsys.readouterr().out.count("controls appear here") == 1
+
+
+def test_a_slider_over_delta_is_logarithmic_and_bolder_to_the_right():
+    slider = interactive.delta_slider(0.12, smallest=0.01)
+    values = [value for _, value in slider.options]
+    assert slider.value == 0.12 and values == sorted(values, reverse=True) and values[-1] == 0.01
+    ratios = [small / large for large, small in itertools.pairwise(interactive.BOLDER)]
+    assert all(0.5 <= ratio <= 0.8 for ratio in ratios) and interactive.BOLDER[-1] == 0.001
 
 
 def test_a_control_that_cannot_be_made_is_noticed_without_a_front_end(monkeypatch):

@@ -156,8 +156,16 @@ def figures(notebook: Notebook, name: str, folder: Path = ROOT / "figures") -> I
                 yield f"figures/{figure}.png is missing"
 
 
+def links(notebook: Notebook, name: str) -> Iterator[str]:
+    """What the prose links to exists beside the notebook."""
+    for number, cell in enumerate(notebook.cells, start=1):
+        for target in re.findall(r"\]\(([^()\s#]+)(?:#[^)]*)?\)", cell.source if cell.cell_type == "markdown" else ""):
+            if not target.startswith("http") and not (NOTEBOOKS / target).exists():
+                yield f"cell {number} links to {target}, which is not there"
+
+
 RULES: list[Rule] = [
-    heading, parameters, beginning, short_cells, executed_in_order, portable, self_contained, ending, figures,
+    heading, parameters, beginning, short_cells, executed_in_order, portable, self_contained, ending, figures, links,
 ]  # fmt: skip
 
 
@@ -270,6 +278,7 @@ BREAKS: list[tuple[Rule, str, Callable[[Notebook], object]]] = [
     (ending, "What we saw", lambda notebook: notebook.cells.pop(-2)),
     (ending, "Try", lambda notebook: notebook.cells.pop(-1)),
     (ending, "Extra", lambda notebook: notebook.cells.append(new_markdown_cell("## Extra"))),
+    (links, "../NOWHERE.md", lambda n: n.cells.insert(3, new_markdown_cell("See [it](../NOWHERE.md#here)."))),
     (figures, "never_drawn.png", put('run.save_figure(fig, "never_drawn")')),
 ]
 

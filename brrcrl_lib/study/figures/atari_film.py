@@ -84,11 +84,18 @@ def captions(film: Film) -> list[str]:
     return [f"asks for {asked:5.2f}   score {score:4.0f}" for asked, score in zip(target, earned, strict=True)]
 
 
-def write_gif(path: Path, screens: np.ndarray, texts: Sequence[str], max_bytes: int = MAX_BYTES) -> int:
+def write_gif(
+    path: Path,
+    screens: np.ndarray,
+    texts: Sequence[str],
+    max_bytes: int = MAX_BYTES,
+    milliseconds: int = STEP_MILLISECONDS,
+    comment: str = "",
+) -> int:
     """Write screens [n, height, width, 3] with a line of text under each; returns the size in bytes.
 
-    Games use few colours, so one palette keeps them all. If the file comes out too large, every other screen goes,
-    and the rest stay twice as long.
+    Each screen stays for `milliseconds`, and the file keeps `comment`. Games use few colours, so one palette keeps them
+    all. If the file comes out too large, every other screen goes, and the rest stay twice as long.
     """
     if len(screens) != len(texts) or not len(screens):
         raise ValueError(f"a film needs one text per screen; got {len(screens)} screens and {len(texts)} texts")
@@ -97,7 +104,7 @@ def write_gif(path: Path, screens: np.ndarray, texts: Sequence[str], max_bytes: 
     palette = Image.fromarray(np.concatenate([np.asarray(picture) for picture in few])).quantize(64)
     indexed = [picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in pictures]
     every = 1
-    while len(content := _encode(indexed[::every], STEP_MILLISECONDS * every)) > max_bytes:
+    while len(content := _encode(indexed[::every], milliseconds * every, comment)) > max_bytes:
         if every >= len(indexed):
             raise ValueError(f"even one screen takes {len(content):,} bytes; allow more than {max_bytes:,}")
         every *= 2
@@ -106,10 +113,10 @@ def write_gif(path: Path, screens: np.ndarray, texts: Sequence[str], max_bytes: 
     return len(content)
 
 
-def _encode(pictures: list[Image.Image], milliseconds: int) -> bytes:
+def _encode(pictures: list[Image.Image], milliseconds: int, comment: str) -> bytes:
     buffer = io.BytesIO()
     pictures[0].save(buffer, format="GIF", save_all=True, append_images=pictures[1:], loop=0, optimize=True,
-                     duration=milliseconds)  # fmt: skip
+                     duration=milliseconds, comment=comment.encode())  # fmt: skip
     return buffer.getvalue()
 
 

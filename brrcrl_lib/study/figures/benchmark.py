@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-import matplotlib.pyplot as plt
-import numpy as np
 import pandas as pd
-from IPython.display import display
 from matplotlib.axes import Axes
 
 from brrcrl_lib.study.claims.benchmark import PAPER_TEXT, RELEASED, VANILLA
-from brrcrl_lib.study.experiments.results import order_datasets, short_name
-from brrcrl_lib.study.figures.interactive import explore
 from brrcrl_lib.study.figures.style import COLORS
 
 STYLES: Mapping[str, tuple[str, str, str]] = {
@@ -105,51 +99,3 @@ def draw_cost(axis: Axes, found: pd.DataFrame, cost: str) -> None:
         axis.annotate(str(method), (line[cost], line["score"]), xytext=(6, 4), textcoords="offset points", fontsize=8)
     axis.set(xscale="log", xlabel=cost, ylabel="normalised score")
     axis.margins(x=0.25, y=0.15)
-
-
-# -- explorer ----------------------------------------------------------------------------------------------------
-
-ALL = "all"
-SHOWN = (
-    "dataset",
-    "method",
-    "objective",
-    "target",
-    "delta",
-    "share",
-    "top_share",
-    "train_seed",
-    "score",
-    "return_mean",
-)
-
-
-def chosen_rows(rows: pd.DataFrame, **wanted: Any) -> pd.DataFrame:
-    """Rows with the wanted values, `all` standing for any; without the columns that are empty then."""
-    for column, value in wanted.items():
-        if value != ALL:
-            rows = rows[rows[column].astype(str) == str(value)]
-    return rows[[name for name in SHOWN if name in rows]].dropna(axis=1, how="all")
-
-
-def explore_rows(rows: pd.DataFrame) -> None:
-    """Dropdowns for dataset, method, rule, delta and seed over every recorded row, with a figure and a table."""
-    rows = rows.assign(target=rows["target"].fillna("-") if "target" in rows else "-")
-    columns = [name for name in ("dataset", "method", "target", "delta", "train_seed") if name in rows]
-    options = {name: [ALL, *dict.fromkeys(str(value) for value in rows[name].dropna())] for name in columns}
-    options["dataset"] = [ALL, *order_datasets(rows["dataset"])]
-
-    def show(dataset: str = ALL, method: str = ALL, target: str = ALL, delta: str = ALL, train_seed: str = ALL) -> None:
-        asked = {"dataset": dataset, "method": method, "target": target, "delta": delta, "train_seed": train_seed}
-        found = chosen_rows(rows, **{name: value for name, value in asked.items() if name in columns})
-        _, axis = plt.subplots(figsize=(8, 3))
-        for place, (name, part) in enumerate(found.groupby("method", sort=True)):
-            axis.plot(part["score"], np.full(len(part), place), "o", mfc="none", label=name)
-        names = sorted(set(found["method"]))
-        axis.set_yticks(range(len(names)), names)
-        where = "all datasets" if dataset == ALL else short_name(dataset)
-        axis.set(xlabel="normalised score", title=f"{len(found)} recorded rows, {where}")
-        plt.show()
-        display(found.head(20))
-
-    explore(show, **options)

@@ -10,13 +10,18 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
 
+from brrcrl_lib.study.claims.objectives import NAMES as OBJECTIVES
 from brrcrl_lib.study.claims.paper_claims import Judged
 from brrcrl_lib.study.claims.statistics import Effect
 from brrcrl_lib.study.figures.style import COLORS
 from brrcrl_lib.worlds import TIME_LIMIT
 
-STYLES = {"authors": (COLORS["ours"], "o", "-"), "paper": (COLORS["vanilla"], "s", "--")}
-STYLES |= {"Monte Carlo": STYLES["authors"], "distributional TD": STYLES["paper"]}
+STYLES = {
+    "authors": (COLORS["ours"], "o", "-"),
+    "paper": (COLORS["sky"], "^", "--"),
+    "Monte Carlo": (COLORS["ours"], "o", "-"),
+    "distributional TD": (COLORS["vanilla"], "s", "--"),
+}
 METHOD_STYLES = {
     "BR-RCRL": (COLORS["ours"], "o", "-"),
     "vanilla, DT scheduler": (COLORS["vanilla"], "s", "--"),
@@ -42,7 +47,7 @@ def draw_settings(axis: Axes, lines: pd.DataFrame, names: Sequence[str], ours: i
     """
     for _, line in lines.iterrows():
         position, marked = names.index(line["setting"]), line["setting"] in names[:ours]
-        color = COLORS["ours"] if marked else COLORS["vanilla"]
+        color = COLORS["ours" if marked else "data"]
         axis.plot([line["low"], line["high"]], [position] * 2, color=color, lw=6, alpha=0.35, solid_capstyle="butt")
         axis.plot(line["return"], position, "D" if marked else "o", color=color, ms=8, mec="black")
     sns.stripplot(lines.explode("seeds"), x="seeds", y="setting", order=names, orient="h", jitter=False, size=4,
@@ -51,18 +56,23 @@ def draw_settings(axis: Axes, lines: pd.DataFrame, names: Sequence[str], ours: i
     axis.grid(visible=False, axis="y")
 
 
+def delta_axis(axis: Axes) -> None:
+    """A logarithmic axis for delta; ambition grows to the right, in every figure."""
+    axis.set(xscale="log", xlabel="δ (smaller asks for more)", xlim=(1.2, 0.0008))
+    axis.set_xticks([0.9, 0.3, 0.1, 0.01, 0.001], ["0.9", "0.3", "0.1", "0.01", "0.001"])
+    axis.minorticks_off()
+
+
 def draw_sweep(axis: Axes, summary: pd.DataFrame, objective: str) -> None:
     """Return against delta (ambition grows to the right), 95% interval as a band, seeds as points."""
     color, marker, line = STYLES[objective]
     delta = summary["setting"].astype(float).to_numpy()
     axis.fill_between(delta, summary["low"], summary["high"], color=color, alpha=0.15, lw=0)
-    axis.plot(delta, summary["return"], line, color=color, marker=marker, ms=5, label=objective)
+    axis.plot(delta, summary["return"], line, color=color, marker=marker, ms=5,
+              label=OBJECTIVES.get(objective, objective))  # fmt: skip
     for position, seeds in zip(delta, summary["seeds"], strict=True):
         axis.plot([position] * len(seeds), seeds, marker, ms=3, mfc="white", mec=color, mew=0.8)
-    axis.set(xscale="log", xlabel="δ (smaller asks for more)")
-    axis.set_xlim(1.2, 0.0008)
-    axis.set_xticks([0.9, 0.3, 0.1, 0.01, 0.001], ["0.9", "0.3", "0.1", "0.01", "0.001"])
-    axis.minorticks_off()
+    delta_axis(axis)
 
 
 def draw_match(axis: Axes, trace: pd.DataFrame, most: int = 1500) -> PathCollection:

@@ -32,5 +32,7 @@ def play(env: gym.Env, job: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray, 
 if __name__ == "__main__":
     options: dict[str, Any] = {"render_mode": "rgb_array", "width": 240, "height": 240, "camera_name": "track"}
     orders = json.loads(Path("jobs.json").read_text())
-    played = [play(gym.make(EnvSpec.from_json(order["env"]), **options), order) for order in orders]
+    played = [
+        play(gym.make(EnvSpec.from_json(order["env"]), **options | order.get("picture", {})), order) for order in orders
+    ]
     np.savez("frames.npz", **dict(zip(("frames", "positions", "deviation"), zip(*played, strict=True), strict=True)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -14,6 +14,7 @@ from matplotlib.patches import Patch
 
 from brrcrl_lib.study.figures.style import COLORS, LINES, MARKERS
 from brrcrl_lib.study.toys.stairs import ACTIONS, BERRIES, MEDIOCRE, PALETTE, PICK, STEP, Stairs, State, draw
+from brrcrl_lib.study.toys.stairs_agents import Episodes
 from brrcrl_lib.study.toys.stairs_exact import Estimate, exact_estimate, threshold
 from brrcrl_lib.study.toys.stairs_study import bootstrap_interval, select
 
@@ -50,6 +51,31 @@ def scenes(stairs: Stairs, states: dict[str, State]) -> Figure:
         Patch(color="#{:02x}{:02x}{:02x}".format(*PALETTE[name]), label=meaning) for name, meaning in meanings.items()
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=10)
+    return figure
+
+
+def step_through(stairs: Stairs, walks: Mapping[str, Episodes], move: int) -> Figure:
+    """Where each agent stands before a move of its first episode, what can still happen there, and what it asks for.
+
+    Below the scene: p_d(R | s), exact, and the agent's target, hollow where it has no probability left.
+    """
+    exact = exact_estimate(stairs).returns
+    figure, axes = plt.subplots(2, len(walks), figsize=(4.6 * len(walks), 4.6), sharey="row", height_ratios=(3, 2))
+    for (scene, below), (name, walk) in zip(axes.T, walks.items(), strict=True):
+        now = min(move, int(walk.alive[:, 0].sum()) - 1)  # who is at the top stays there
+        state, asked = State(*walk.states[now, 0].tolist()), int(walk.targets[now, 0])
+        possible = exact[state][asked] > 0
+        scene.imshow(draw(stairs, state))
+        scene.axis("off")
+        earned, action = int(walk.rewards[:now, 0].sum()), ACTIONS[walk.actions[now, 0]]
+        scene.set_title(f"{name}\nmove {now}: has {earned}, will {action}", fontsize=11)
+        below.bar(np.arange(len(exact[state])), exact[state], color=COLORS["data"], width=0.9)
+        face = COLORS["ours"] if possible else "white"
+        below.plot([asked, asked], [0, 0.55], color=COLORS["ours"], lw=1.5)
+        below.plot(asked, 0.58, "v", ms=11, mfc=face, mec=COLORS["ours"], mew=2)
+        below.text(asked, 0.74, f"asks for {asked}" + ("" if possible else ": impossible"), ha="center", fontsize=10)
+        below.set(xlabel="return still to come, R", xlim=(-4, len(exact[state]) + 3), ylim=(0, 1))
+    axes[1, 0].set_ylabel("$p_d(R|s)$")
     return figure
 
 

@@ -22,6 +22,34 @@ COLORS = {
     "accent": "#CC79A7",
     "sky": "#56B4E9",
 }
+METHOD_NAMES = {
+    "br_rcrl": "BR-RCRL",
+    "br_rcrl_joint": "BR-RCRL",
+    "vanilla": "vanilla RCRL",
+    "cloning": "cloning",
+    "dt": "DT",
+    "rvs": "RvS-R",
+    "ibc": "IBC",
+    "td3_bc": "TD3+BC",
+    "iql": "IQL",
+    "cql": "CQL",
+    "bear": "BEAR",
+}
+"""Methods as tables and legends call them."""
+METHOD_COLORS = {
+    "BR-RCRL": COLORS["ours"],
+    "BR-RCRL, paper text": COLORS["sky"],
+    "vanilla RCRL": COLORS["vanilla"],
+    "cloning": COLORS["data"],
+    "DT": COLORS["schedule"],
+    "RvS-R": COLORS["vanilla"],
+    "IBC": COLORS["accent"],
+    "TD3+BC": COLORS["good"],
+    "IQL": COLORS["good"],
+    "CQL": COLORS["accent"],
+    "BEAR": COLORS["exact"],
+}
+"""One palette for methods; lines and markers tell apart those that share a colour."""
 MARKERS = {"ours": "o", "vanilla": "s", "schedule": "^", "exact": "", "data": "D"}
 LINES = {"ours": "-", "vanilla": "--", "schedule": "-.", "exact": "-", "data": ":"}
 
