@@ -241,7 +241,7 @@ def test_curves_show_each_part_of_the_loss_and_who_knows_nothing(trained: Run) -
     _, axes = plt.subplots(1, 4)
     metrics = pd.DataFrame(trained.metrics)
     ignorant = dict(zip(engine_plots.PARTS, (1.0, 2.0, 3.0, 4.0), strict=True))
-    engine_plots.draw_curves(axes, {"authors": metrics}, ignorant)
+    engine_plots.draw_curves(axes, {"released code": metrics}, ignorant)
     for axis, part in zip(axes, engine_plots.PARTS, strict=True):
         curve, flat = axis.lines
         assert curve.get_xdata().tolist() == [10, 20, 30, 40]
@@ -252,13 +252,13 @@ def test_curves_show_each_part_of_the_loss_and_who_knows_nothing(trained: Run) -
 def test_forecasts_are_drawn_as_they_are() -> None:
     _, (left, right) = plt.subplots(1, 2)
     table = pd.DataFrame({"predicted": [1.0, 2.0], "actual": [1.5, 1.0], "low": [1.0, 0.5], "high": [3.0, 2.0]})
-    engine_plots.draw_reliability(left, {"paper": table})
+    engine_plots.draw_reliability(left, {"paper text": table})
     (bars,) = left.containers
     assert bars.lines[0].get_xydata().tolist() == [[1.0, 1.5], [2.0, 1.0]]
     assert [segment[:, 1].tolist() for segment in bars.lines[2][0].get_segments()] == [[1.0, 3.0], [0.5, 2.0]]
     outcomes = torch.tensor([0.0, 2.5, 7.0, 10.0])  # a quarter each at or below the quantiles 0, 0.25, 0.7 and 1
     forecast = held_out.Forecast(torch.full((4, 10), 0.1), outcomes, torch.arange(4), BUCKETS)
-    engine_plots.draw_coverage(right, {"paper": forecast})
+    engine_plots.draw_coverage(right, {"paper text": forecast})
     level, share = right.lines[1].get_data()
     assert share[np.searchsorted(level, [0.1, 0.5, 0.8, 1.0])].tolist() == [0.25, 0.5, 0.75, 1.0]
     plt.close("all")
@@ -270,7 +270,7 @@ def test_the_shape_of_a_prior_is_drawn_as_cumulative_shares(trained: Run, datase
     states = trained.model.standardise(dataset.observations)
     torch.testing.assert_close(std, trained.model.prior(states).log_std[:, 0].exp().detach())
     torch.testing.assert_close(distance, (trained.model.prior(states).mode() - dataset.actions).abs().detach())
-    engine_plots.draw_prior(left, right, {"paper": (std, distance)})
+    engine_plots.draw_prior(left, right, {"paper text": (std, distance)})
     for axis, values in ((left, std), (right, distance)):
         x, y = axis.lines[0].get_data()
         assert x[1:].tolist() == sorted(values.flatten().tolist()) and (y[0], y[-1]) == (0, 1)
