@@ -21,7 +21,7 @@ from brrcrl_lib.study.analysis import held_out, prior, shipped_models
 from brrcrl_lib.study.analysis import optimizer_race as compare
 from brrcrl_lib.study.claims import objectives
 from brrcrl_lib.study.figures import engine as engine_plots
-from brrcrl_lib.training import Run, export_model, fit
+from brrcrl_lib.training import Run, export_model, fit, split
 
 BUCKETS = ReturnBuckets(0.0, 10.0, 10)
 
@@ -201,6 +201,26 @@ def test_a_held_out_summary_of_a_trained_model(trained: Run, dataset: OfflineDat
     assert all(np.isfinite(value) for value in summary.values()) and 0 <= summary["80% interval holds"] <= 1
 
 
+def test_losses_stand_beside_what_knowing_nothing_costs(trained: Run, dataset: OfflineDataset) -> None:
+    train, test = split(trained.config, dataset)
+    table = held_out.loss_table({"released code": trained}, train, test)
+    assert list(table.index) == list(engine_plots.PARTS)
+    assert table["released code, held out"].to_dict() == pytest.approx(
+        {part: held_out.losses_on(trained, test)[part] for part in engine_plots.PARTS}
+    )
+    box = float((dataset.action_high - dataset.action_low).log().sum())
+    nothing = table["knows nothing"]
+    assert nothing["contrast"] == pytest.approx(np.log(1 + trained.config.negatives))
+    assert nothing["prior_nll"] == pytest.approx(box) and nothing["return_nll"] == nothing["value_nll"]
+
+
+def test_an_action_that_every_return_allows_is_the_usual_one(trained: Run, dataset: OfflineDataset) -> None:
+    """As delta goes to 1 the condition is met by everything, and the prior's mode is left."""
+    bold, promised = held_out.moved_by_inference(trained, dataset, 0.01)
+    timid, little = held_out.moved_by_inference(trained, dataset, 0.999)
+    assert 0 <= timid < bold and abs(little) < abs(promised)
+
+
 def test_results_are_named_by_what_was_trained_and_how_it_played() -> None:
     rows = [
         {"method": "br_rcrl", "objective": "authors", "clone": False},
@@ -226,6 +246,7 @@ def test_every_seed_is_a_point() -> None:
     axis.figure.canvas.draw()  # where seaborn sets points apart that would cover each other
     assert sorted(y for group in axis.collections for _, y in group.get_offsets().tolist()) == [1, 2, 3, 10]
     assert sorted(bar.get_height() for bar in axis.patches if bar.get_height() > 0) == [2, 10]  # the means
+    assert [label.get_text().split() for label in axis.get_xticklabels()][-1] == ["released", "code"]
     plt.close("all")
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 import pytest
 
 from brrcrl_lib.study.analysis import regimes
 from brrcrl_lib.study.claims.rows import recorded
 from brrcrl_lib.study.experiments.grids import TUNING_DATA, TUNING_SEEDS
-from brrcrl_lib.study.experiments.results import read_grid
 from brrcrl_lib.study.figures import engine as engine_plots
 
 HALFCHEETAH, HOPPER = TUNING_DATA
@@ -68,7 +68,8 @@ def test_rows_of_a_results_file_become_lines(tmp_path: Path) -> None:
     write(tmp_path, [row("br_rcrl", HOPPER, 100, 500, 2.5, 20.0, weight_decay=0.1, source="prior_samples"),
                      row("br_rcrl", HOPPER, 101, 500, 2.25, 21.0, prior_weight=0.5),
                      row("cloning", HALFCHEETAH, 100, 1000, -0.5, 3.0, ema=0.999)])  # fmt: skip
-    first, second, last = regimes.tidy(read_grid("regimes", tmp_path)).to_dict("records")
+    assert regimes.recorded(tmp_path / "elsewhere") is None
+    first, second, last = regimes.recorded(tmp_path).to_dict("records")
     assert first == {
         "method": OURS, "steps": 500, "setting": "weight_decay 0.1", "target": "adaptive", "alpha": 1.0,
         "source": "prior_samples", "dataset": "hopper medium-replay", "seed": 100, "loss": 2.5, "score": 20.0,
@@ -229,12 +230,13 @@ def test_how_it_is_played_is_judged_with_the_settings_that_were_taken() -> None:
 def test_the_tables_say_what_was_chosen_and_what_it_cost() -> None:
     found = regimes.choices(tidy(lengths(10.0, 12.0, 20.0, 90.0), lines("cloning", 500, (1.0, 1.0), (5.0, 5.0))))
     assert list(found) == [OURS, CLONING]
-    assert regimes.headline(found) == "By the rule: BR-RCRL, released code 2,000 steps, cloning 500 steps"
+    assert regimes.headline(found) == "Training steps by the rule: released code 2,000, cloning 500"
     assert regimes.chosen_table(found).loc[OURS].to_dict() == {
         "steps": "2,000", "settings": "plain", "target": "adaptive", "alpha": "-", "source": "-", "minutes": "3.3",
         "score": "20.0",
     }  # fmt: skip
-    assert len(regimes.alternatives(found)) == 5 and regimes.headline({}).startswith("Too few rows")
+    assert len(regimes.alternatives(found)) == 5
+    assert regimes.headline({}).startswith("Too few rows") and regimes.alternatives({}).empty
 
 
 # -- the figure --------------------------------------------------------------------------------------------------
@@ -242,8 +244,8 @@ def test_the_tables_say_what_was_chosen_and_what_it_cost() -> None:
 
 def test_the_figure_draws_every_method_on_every_dataset() -> None:
     table = tidy(lengths(10.0, 12.0, 20.0, 90.0), lines("cloning", 500, (1.0, 1.0), (5.0, 5.0)))
-    figure, axes = plt.subplots(2, 2)
-    engine_plots.draw_regimes(axes, table)
+    figure = engine_plots.regimes_figure(table, "Title")
+    axes = np.array(figure.get_axes()).reshape(2, 2)
     assert [axis.get_title() for axis in axes[0]] == ["hopper medium-replay", "halfcheetah medium-replay"]
     drawn = {line.get_label(): line for line in axes[0][0].get_lines()}
     assert drawn[OURS].get_ydata().tolist() == [9.0, 11.0, 19.0, 89.0]

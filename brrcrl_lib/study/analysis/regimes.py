@@ -11,13 +11,14 @@ import json
 import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from brrcrl_lib.methods.br_rcrl import BrRcrlAct
 from brrcrl_lib.study.experiments.grids import TUNING_DATA, TUNING_SEEDS
-from brrcrl_lib.study.experiments.results import order_datasets, short_name
+from brrcrl_lib.study.experiments.results import RESULTS, order_datasets, read_grid, short_name
 
 OVERFITS = 0.02
 """Nats above the best held-out loss, past its place, from which a length is out."""
@@ -36,10 +37,16 @@ METHODS = {
 }
 WAY = ["method", "steps", "setting", "target", "alpha", "source"]
 """What a training and the way it is played are told apart by."""
+FIGURE = "fig05_regimes"
 DATASETS = [short_name(name) for name in order_datasets(TUNING_DATA)]
 
 
 # -- rows --------------------------------------------------------------------------------------------------------
+
+
+def recorded(folder: Path = RESULTS) -> pd.DataFrame | None:
+    """The recorded rows of the grid as `tidy` lines; None where there are none yet."""
+    return tidy(read_grid("regimes", folder)) if (folder / "regimes.csv").exists() else None
 
 
 def tidy(rows: pd.DataFrame) -> pd.DataFrame:
@@ -72,6 +79,18 @@ def _line(row: dict[Hashable, Any]) -> dict[str, Any]:
         "score": float(row["score"]),
         "minutes": float(row["train_seconds"]) / 60,
     }
+
+
+def usual_source(method: str) -> str:
+    """Where p(R|s) comes from by default: the value network for the released code, the mixture for the paper's text."""
+    objective = {name: objective for (_, objective), name in METHODS.items()}[method]
+    return "" if objective is None else BrRcrlAct(source="auto").source_for(objective)
+
+
+def plain(table: pd.DataFrame) -> pd.DataFrame:
+    """The lines on which lengths are compared: no setting, and played as the paper has it."""
+    usual = table["source"] == table["method"].map(usual_source)
+    return table[(table["setting"] == "") & (table["alpha"] == 1) & usual]
 
 
 def averages(table: pd.DataFrame) -> pd.DataFrame:
@@ -161,9 +180,8 @@ class Choice:
 def choose(table: pd.DataFrame, method: str) -> Choice | None:
     """Apply the rule to one method's lines of `tidy`."""
     ours = table[table["method"] == method]
-    usual = BrRcrlAct(source="auto").source_for("authors" if "released" in method else "paper")
-    usual = usual if "BR-RCRL" in method else ""
-    lengths = lines_of(ours, "steps", setting="", alpha=1.0, source=usual)
+    usual = usual_source(method)
+    lengths = lines_of(plain(ours), "steps")
     if lengths.empty:
         return None
     steps = choose_steps(lengths)
@@ -211,7 +229,8 @@ def headline(found: dict[str, Choice]) -> str:
     """What the figure of the study says."""
     if not found:
         return "Too few rows yet for the rule to choose a length"
-    return "By the rule: " + ", ".join(f"{method} {choice.steps:,} steps" for method, choice in found.items())
+    steps = (f"{method.removeprefix('BR-RCRL, ')} {choice.steps:,}" for method, choice in found.items())
+    return f"Training steps by the rule: {', '.join(steps)}"
 
 
 def chosen_table(found: dict[str, Choice]) -> pd.DataFrame:
@@ -233,4 +252,5 @@ def chosen_table(found: dict[str, Choice]) -> pd.DataFrame:
 
 def alternatives(found: dict[str, Choice]) -> pd.DataFrame:
     """Everything that the rule compared, method by method."""
-    return pd.concat({method: choice.table for method, choice in found.items()}).round(2)
+    tables = {method: choice.table for method, choice in found.items()}
+    return pd.concat(tables).round(2) if tables else pd.DataFrame()

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.contour import QuadContourSet
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from brrcrl_lib.returns import ReturnBuckets
 from brrcrl_lib.study.analysis.held_out import Forecast
-from brrcrl_lib.study.analysis.regimes import METHODS, OVERFITS
+from brrcrl_lib.study.analysis.regimes import METHODS, OVERFITS, plain
 from brrcrl_lib.study.claims.objectives import NAMES, POLICIES
+from brrcrl_lib.study.experiments.results import short_name
 from brrcrl_lib.study.figures.style import COLORS
 
 OURS, CLONING = (COLORS["ours"], "o", "-"), (COLORS["data"], "D", ":")
@@ -66,6 +69,15 @@ def draw_coverage(axis: Axes, forecasts: Mapping[str, Forecast]) -> None:
     axis.legend(fontsize=9)
 
 
+def forecasts_figure(tables: Mapping[str, pd.DataFrame], forecasts: Mapping[str, Forecast], title: str) -> Figure:
+    """Reliability and coverage side by side."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4.2), width_ratios=(1.25, 1))
+    draw_reliability(left, tables)
+    draw_coverage(right, forecasts)
+    figure.suptitle(title, weight="bold", fontsize=12)
+    return figure
+
+
 def draw_prior(left: Axes, right: Axes, shapes: Mapping[str, tuple[Tensor, Tensor]]) -> None:
     """Cumulative shares of the prior's standard deviations, and of the distance from its mode to the data."""
     for objective, values in shapes.items():
@@ -87,11 +99,35 @@ def draw_results(axis: Axes, table: pd.DataFrame) -> None:
         sns.barplot(rows, **where, alpha=0.25, errorbar=None)
         sns.swarmplot(rows, **{**where, "color": "white"} if "mode" in str(name) else where, size=6, linewidth=1,
                       edgecolor="black", marker=marker)  # fmt: skip
-    axis.set_xticks(range(len(POLICIES)), [NAMES[name].replace(", ", ",\n") for name in POLICIES])
+    axis.set_xticks(range(len(POLICIES)), [NAMES[name].replace(" ", "\n", 1).replace(", ", ",\n") for name in POLICIES],
+                    fontsize=9)  # fmt: skip
     axis.set(xlabel="", ylabel="", xlim=(-0.6, len(POLICIES) - 0.4))
     low, high = min(0.0, table["return_mean"].min()), max(0.0, table["return_mean"].max())
     axis.set_ylim(low - 0.04 * (high - low), high + 0.08 * (high - low))
     axis.grid(visible=False, axis="x")
+
+
+def results_figure(table: pd.DataFrame, label: str, title: str) -> Figure:
+    """One panel of `draw_results` per dataset."""
+    panels = list(table.groupby("dataset", sort=False))
+    size = (max(7.5, 4.6 * len(panels)), 4)
+    figure, axes = plt.subplots(1, len(panels), figsize=size, squeeze=False)
+    for axis, (dataset, rows) in zip(axes[0], panels, strict=True):
+        draw_results(axis, rows)
+        axis.set_title(short_name(str(dataset)), weight="normal", fontsize=11)
+    axes[0][0].set_ylabel(label)
+    figure.suptitle(title, weight="bold", fontsize=12)
+    return figure
+
+
+def regimes_figure(table: pd.DataFrame, headline: str) -> Figure:
+    """The whole figure: one column per dataset."""
+    count = table["dataset"].nunique()
+    figure, axes = plt.subplots(2, count, figsize=(1 + 5 * count, 6.4), sharex=True, sharey="row", squeeze=False)
+    draw_regimes(axes, table)
+    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=9)
+    figure.suptitle(headline, weight="bold", fontsize=12)
+    return figure
 
 
 def draw_regimes(axes: np.ndarray, table: pd.DataFrame) -> None:
@@ -100,8 +136,9 @@ def draw_regimes(axes: np.ndarray, table: pd.DataFrame) -> None:
     `table` from `regimes.tidy`: plain trainings, each method under the target rule that earns most at that length.
     White points are training seeds.
     """
-    plain = table[(table["setting"] == "") & (table["alpha"] == 1)]
-    for (top, bottom), (dataset, lines) in zip(axes.T, plain.groupby("dataset", sort=False), strict=True):
+    shown_lines = plain(table)
+    lengths = sorted(shown_lines["steps"].unique())
+    for (top, bottom), (dataset, lines) in zip(axes.T, shown_lines.groupby("dataset", sort=False), strict=True):
         for method, ours in lines.groupby("method", sort=False):
             color, marker, line = METHOD_STYLES[str(method)]
             means = ours.groupby(["steps", "target"])[["score", "loss"]].mean()
@@ -114,6 +151,8 @@ def draw_regimes(axes: np.ndarray, table: pd.DataFrame) -> None:
         top.set_title(dataset, weight="normal", fontsize=11)
         top.set(xscale="log")
         bottom.set(xscale="log", xlabel="training steps")
+        bottom.set_xticks(lengths, [f"{steps:,}" for steps in lengths], rotation=30, fontsize=9)
+        bottom.minorticks_off()
         bottom.set_yscale("symlog", linthresh=OVERFITS, linscale=0.5)
         bottom.set_ylim(bottom=-OVERFITS / 4)
     axes[0][0].set_ylabel("normalised score")
