@@ -30,13 +30,14 @@ def frames_figure(store: FrameStore, step: int, title: str, ago: Sequence[int] =
     start = int(store.starts[store.starts <= step][-1])
     back = [steps for steps in ago if step - steps >= start]
     figure = plt.figure(figsize=(11, 5.1))
-    upper, lower = figure.subfigures(2, 1, height_ratios=(1.15, 1))
+    halves: Any = figure.subfigures(2, 1, height_ratios=(1.15, 1))
+    upper, lower = halves
     newest = ["t − 3", "t − 2", "t − 1", "t: the newest frame"]
     drawings.draw_strip(upper.subplots(1, 4), store.observations(torch.tensor([step]))[0].numpy(), newest)
     past = np.stack([np.asarray(store.frames[step - steps]) for steps in back])
     names = [f"t − {steps}" if steps else "t" for steps in back]
     words = [f"{name}: R = {store.rtg[step - steps]:.2f}" for name, steps in zip(names, back, strict=True)]
-    drawings.draw_strip(np.atleast_1d(lower.subplots(1, len(back))), past, words)
+    drawings.draw_strip(list(np.atleast_1d(lower.subplots(1, len(back)))), past, words)
     return titled(figure, title)
 
 
