@@ -20,7 +20,8 @@ from brrcrl_lib.study.analysis import shipped_models
 from brrcrl_lib.study.experiments.grids import cells
 from brrcrl_lib.study.experiments.running import train_directory
 from brrcrl_lib.study.figures import atari as atari_plots
-from brrcrl_lib.study.figures import atari_film
+from brrcrl_lib.study.figures import atari_figures, atari_film
+from brrcrl_lib.study.figures.showing import alt_text
 from brrcrl_lib.training import fit, load_run
 
 
@@ -161,3 +162,22 @@ def test_finished_monte_carlo_models_ship_in_half_precision(trained: Path, tmp_p
     assert torch.allclose(loaded.model(frames).logits, before(frames).logits, atol=2e-3)
     with pytest.raises(FileNotFoundError, match=r"no model ships for breakout \(there are: pong\)"):
         shipped_models.game_model("breakout", "recorded", "cpu", tmp_path / "models")
+
+
+def test_a_figure_says_how_often_each_rule_got_its_target() -> None:
+    trace = pd.DataFrame({"episode": [0, 0, 1, 1], "step": [0, 1, 0, 1], "reward": 0.0, "target": 1.0,
+                          "observed": [2.0, 1.0, 0.0, 0.0], "predicted": 0.5})  # fmt: skip
+    figure = atari_figures.game_figure({"adaptive": trace, "max": trace.assign(target=9.0)}, "Title")
+    words = alt_text(figure)
+    assert "adaptive: target reached in 50.0%" in words and "max: target reached in 0.0%" in words
+    assert figure.axes[0].get_lines()[0].get_xdata().tolist() == [0, 1]  # the first game alone
+    plt.close(figure)
+
+
+def test_how_probable_a_target_is_and_how_far_it_leads_stand_side_by_side() -> None:
+    values = {"adaptive": torch.tensor([0.1, 0.5]), "max": torch.tensor([0.0, 0.2])}
+    figure = atari_figures.wish_figure(values, values, 0.1, "Title")
+    left, right = figure.axes
+    assert left.get_xscale() == "log" and left.get_lines()[1].get_xdata()[1] == pytest.approx(1e-12)  # never zero
+    assert right.get_lines()[2].get_xdata()[0] == pytest.approx(np.log(10))  # the bound log(1/delta)
+    plt.close(figure)

@@ -227,6 +227,18 @@ def test_match_and_rise_follow_from_the_traces() -> None:
         assert found.gap.estimate == pytest.approx(fmean(means))
         low, high = stats.ttest_1samp(means, 0).confidence_interval(0.95)
         assert (found.gap.low, found.gap.high) == pytest.approx((low, high))
+        errors, shares = [], []
+        for _, one in trace[~trace.near_cut].groupby("seed"):
+            order = np.argsort(one["target"].to_numpy(), kind="stable")
+            parts = [one.iloc[order[len(one) * k // 10 + (len(one) * k % 10 > 0) : -(-len(one) * (k + 1) // 10)]]
+                     for k in range(10)]  # fmt: skip
+            assert sum(map(len, parts)) == len(one)
+            errors.append(100 * fmean(abs(part.observed.mean() - part.target.mean()) for part in parts) / span)
+            shares.append(100 * fmean(row.observed >= row.target for row in one.itertuples()))
+        assert found.error.estimate == pytest.approx(fmean(errors))
+        assert found.reached.estimate == pytest.approx(fmean(shares))
+        low, high = stats.ttest_1samp(errors, 0).confidence_interval(0.95)
+        assert (found.error.low, found.error.high) == pytest.approx((low, high))
     matches = {name: delivered.match(trace) for name, trace in traces.items()}
     rises = {name: found for name, trace in traces.items() if (found := delivered.rise(trace))}
     assert str(delivered.match_decision(matches)) in text
@@ -355,10 +367,35 @@ def test_a_match_is_judged_by_its_gap_and_its_range() -> None:
 
 
 def test_calibration_groups_steps_by_target() -> None:
-    target = np.linspace(0, 100, 200)
+    target = np.arange(8.0)
     table = delivered.calibration(trace_of(2 * target, target, shifts=(0.0,)), bins=4)
-    assert len(table) == 4 and table["observed"].tolist() == pytest.approx((2 * table["target"]).tolist())
-    assert table["target"].is_monotonic_increasing
+    assert table["target"].tolist() == [0.5, 2.5, 4.5, 6.5] and table["observed"].tolist() == [1.0, 5.0, 9.0, 13.0]
+    assert table["low"].isna().all()  # one seed has no interval
+    table = delivered.calibration(trace_of(target, target, shifts=(-1.0, 0.0, 1.0)), bins=2)
+    low, high = stats.ttest_1samp([-1.0, 0.0, 1.0], 0).confidence_interval(0.95)
+    assert table["low"].tolist() == pytest.approx([1.5 + low, 5.5 + low])
+    assert table["high"].tolist() == pytest.approx([1.5 + high, 5.5 + high])
+
+
+def test_errors_of_opposite_sign_do_not_cancel() -> None:
+    """20 too much for the lower half of the targets, 20 too little for the upper: no mean gap, an error of 20."""
+    target = np.linspace(0, 100, 200)
+    observed = np.where(target < 50, target + 20, target - 20)
+    found = delivered.match(trace_of(observed, target, shifts=(-0.1, 0.0, 0.1)))
+    assert found.span == pytest.approx(100) and found.gap.estimate == pytest.approx(0, abs=1e-9)
+    assert found.error.estimate == pytest.approx(20) and found.rmse == pytest.approx(20, abs=0.01)
+    assert found.reached.estimate == pytest.approx(50)
+    assert delivered.match_decision({"a": found}).word == "does not hold"
+    assert delivered.match(trace_of(observed, target), bins=1).error.estimate < 1  # one group is the mean gap again
+
+
+def test_steps_near_a_cut_are_not_judged() -> None:
+    target = np.linspace(40, 60, 100)
+    trace = trace_of(np.where(np.arange(100) < 60, target + 1, target - 50), target, shifts=(0.0, 0.0))
+    assert delivered.match(trace).reached.estimate == pytest.approx(60)
+    spared = delivered.match(trace.assign(near_cut=trace["step"] >= 60))
+    assert spared.reached.estimate == pytest.approx(100) and spared.near_cut == pytest.approx(-50)
+    assert spared.error.estimate == pytest.approx(100 / spared.span)
 
 
 def test_a_rise_starts_in_the_middle() -> None:

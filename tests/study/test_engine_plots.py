@@ -21,7 +21,7 @@ from brrcrl_lib.study.analysis import held_out, prior, shipped_models
 from brrcrl_lib.study.analysis import optimizer_race as compare
 from brrcrl_lib.study.claims import objectives
 from brrcrl_lib.study.figures import engine as engine_plots
-from brrcrl_lib.training import Run, export_model, fit
+from brrcrl_lib.training import Run, export_model, fit, split
 
 BUCKETS = ReturnBuckets(0.0, 10.0, 10)
 
@@ -201,6 +201,26 @@ def test_a_held_out_summary_of_a_trained_model(trained: Run, dataset: OfflineDat
     assert all(np.isfinite(value) for value in summary.values()) and 0 <= summary["80% interval holds"] <= 1
 
 
+def test_losses_stand_beside_what_knowing_nothing_costs(trained: Run, dataset: OfflineDataset) -> None:
+    train, test = split(trained.config, dataset)
+    table = held_out.loss_table({"released code": trained}, train, test)
+    assert list(table.index) == list(engine_plots.PARTS)
+    assert table["released code, held out"].to_dict() == pytest.approx(
+        {part: held_out.losses_on(trained, test)[part] for part in engine_plots.PARTS}
+    )
+    box = float((dataset.action_high - dataset.action_low).log().sum())
+    nothing = table["knows nothing"]
+    assert nothing["contrast"] == pytest.approx(np.log(1 + trained.config.negatives))
+    assert nothing["prior_nll"] == pytest.approx(box) and nothing["return_nll"] == nothing["value_nll"]
+
+
+def test_an_action_that_every_return_allows_is_the_usual_one(trained: Run, dataset: OfflineDataset) -> None:
+    """As delta goes to 1 the condition is met by everything, and the prior's mode is left."""
+    bold, promised = held_out.moved_by_inference(trained, dataset, 0.01)
+    timid, little = held_out.moved_by_inference(trained, dataset, 0.999)
+    assert 0 <= timid < bold and abs(little) < abs(promised)
+
+
 def test_results_are_named_by_what_was_trained_and_how_it_played() -> None:
     rows = [
         {"method": "br_rcrl", "objective": "authors", "clone": False},
@@ -226,6 +246,7 @@ def test_every_seed_is_a_point() -> None:
     axis.figure.canvas.draw()  # where seaborn sets points apart that would cover each other
     assert sorted(y for group in axis.collections for _, y in group.get_offsets().tolist()) == [1, 2, 3, 10]
     assert sorted(bar.get_height() for bar in axis.patches if bar.get_height() > 0) == [2, 10]  # the means
+    assert [label.get_text().split() for label in axis.get_xticklabels()][-1] == ["released", "code"]
     plt.close("all")
 
 
@@ -241,7 +262,7 @@ def test_curves_show_each_part_of_the_loss_and_who_knows_nothing(trained: Run) -
     _, axes = plt.subplots(1, 4)
     metrics = pd.DataFrame(trained.metrics)
     ignorant = dict(zip(engine_plots.PARTS, (1.0, 2.0, 3.0, 4.0), strict=True))
-    engine_plots.draw_curves(axes, {"authors": metrics}, ignorant)
+    engine_plots.draw_curves(axes, {"released code": metrics}, ignorant)
     for axis, part in zip(axes, engine_plots.PARTS, strict=True):
         curve, flat = axis.lines
         assert curve.get_xdata().tolist() == [10, 20, 30, 40]
@@ -252,13 +273,13 @@ def test_curves_show_each_part_of_the_loss_and_who_knows_nothing(trained: Run) -
 def test_forecasts_are_drawn_as_they_are() -> None:
     _, (left, right) = plt.subplots(1, 2)
     table = pd.DataFrame({"predicted": [1.0, 2.0], "actual": [1.5, 1.0], "low": [1.0, 0.5], "high": [3.0, 2.0]})
-    engine_plots.draw_reliability(left, {"paper": table})
+    engine_plots.draw_reliability(left, {"paper text": table})
     (bars,) = left.containers
     assert bars.lines[0].get_xydata().tolist() == [[1.0, 1.5], [2.0, 1.0]]
     assert [segment[:, 1].tolist() for segment in bars.lines[2][0].get_segments()] == [[1.0, 3.0], [0.5, 2.0]]
     outcomes = torch.tensor([0.0, 2.5, 7.0, 10.0])  # a quarter each at or below the quantiles 0, 0.25, 0.7 and 1
     forecast = held_out.Forecast(torch.full((4, 10), 0.1), outcomes, torch.arange(4), BUCKETS)
-    engine_plots.draw_coverage(right, {"paper": forecast})
+    engine_plots.draw_coverage(right, {"paper text": forecast})
     level, share = right.lines[1].get_data()
     assert share[np.searchsorted(level, [0.1, 0.5, 0.8, 1.0])].tolist() == [0.25, 0.5, 0.75, 1.0]
     plt.close("all")
@@ -270,7 +291,7 @@ def test_the_shape_of_a_prior_is_drawn_as_cumulative_shares(trained: Run, datase
     states = trained.model.standardise(dataset.observations)
     torch.testing.assert_close(std, trained.model.prior(states).log_std[:, 0].exp().detach())
     torch.testing.assert_close(distance, (trained.model.prior(states).mode() - dataset.actions).abs().detach())
-    engine_plots.draw_prior(left, right, {"paper": (std, distance)})
+    engine_plots.draw_prior(left, right, {"paper text": (std, distance)})
     for axis, values in ((left, std), (right, distance)):
         x, y = axis.lines[0].get_data()
         assert x[1:].tolist() == sorted(values.flatten().tolist()) and (y[0], y[-1]) == (0, 1)

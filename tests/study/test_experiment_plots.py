@@ -8,8 +8,11 @@ import pandas as pd
 import pytest
 from matplotlib.axes import Axes
 
+from brrcrl_lib.study.claims import delivered
 from brrcrl_lib.study.claims.statistics import difference
 from brrcrl_lib.study.figures import experiments as experiment_plots
+from brrcrl_lib.study.figures.calibration import calibration_figure
+from brrcrl_lib.study.figures.showing import alt_text
 
 
 @pytest.fixture
@@ -90,3 +93,16 @@ def test_a_headline_must_be_shown_by_the_rows() -> None:
     assert "it grows" not in experiment_plots.finding("it grows", False, recorded=False)
     with pytest.raises(ValueError, match="write another: it grows"):
         experiment_plots.finding("it grows", False, recorded=True)
+
+
+def test_calibration_is_drawn_beside_a_perfect_match() -> None:
+    steps = np.arange(40)
+    parts = [pd.DataFrame({"step": steps, "seed": seed, "episode": 0, "target": steps * 1.0, "observed": steps + seed,
+                           "cut": False, "near_cut": False}) for seed in (0, 1, 2)]  # fmt: skip
+    trace = pd.concat(parts, ignore_index=True)
+    figure = calibration_figure({"here": trace}, {"here": delivered.match(trace)}, "Title")
+    perfect, line = figure.axes[0].get_lines()
+    assert line.get_xydata().tolist() == [[4 * k + 1.5, 4 * k + 2.5] for k in range(10)]  # one more on average
+    assert perfect.get_xdata().tolist() == perfect.get_ydata().tolist()
+    assert "reached 100%" in alt_text(figure)
+    plt.close(figure)

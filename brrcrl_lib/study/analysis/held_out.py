@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,6 +39,24 @@ def held_out_losses(run: Run, source: Source) -> dict[str, float] | None:
     held_out = split(run.config, source)[1].to(run.method.device)
     means = mean_losses(run.method, fixed_batches(run.config, held_out, run.method), held_out.device)
     return {name: round(value, 6) for name, value in means.items()}
+
+
+def loss_table(runs: Mapping[str, Run], train: OfflineDataset, test: OfflineDataset) -> pd.DataFrame:
+    """Parts of the loss on seen and held-out steps, two columns per model, beside the cost of knowing nothing.
+
+    Knowing nothing: the true action blindly among N + 1; actions uniform in their box; returns by their frequency.
+    """
+    first = next(iter(runs.values()))
+    returns = marginal_nll(first.model.buckets, train, test)
+    nothing = {
+        "contrast": math.log(first.config.negatives + 1),
+        "prior_nll": float((train.action_high - train.action_low).log().sum()),
+        "return_nll": returns,
+        "value_nll": returns,
+    }
+    parts = {"train": train, "held out": test}
+    losses = {f"{name}, {part}": losses_on(run, data) for name, run in runs.items() for part, data in parts.items()}
+    return pd.DataFrame(losses).loc[list(nothing)].assign(**{"knows nothing": pd.Series(nothing)})
 
 
 def marginal_nll(buckets: ReturnBuckets, train: OfflineDataset, test: OfflineDataset) -> float:
@@ -116,13 +136,27 @@ def reliability(forecast: Forecast, rng: np.random.Generator, bins: int = 10, re
     return pd.DataFrame(rows)
 
 
+def moved_by_inference(run: Run, dataset: OfflineDataset, delta: float, count: int = 100) -> tuple[float, float]:
+    """How far the played action lies from the prior's mode, and how much more return the model promises for it.
+
+    Means over up to `count` states of `dataset`, for adaptive targets at `delta`.
+    """
+    states, act = dataset.observations[spread_out(dataset, count)], run.method.Act
+    usual, policy = run.policy(act(clone=True)).act(states), run.policy(act(delta=delta))
+    moved = (policy.act(states) - usual).norm(dim=-1).mean()
+    promised = policy.trace["predicted"] - expected_return(run.model, states, usual)
+    return float(moved), float(promised.mean())
+
+
 def held_out_summary(run: Run, dataset: OfflineDataset) -> dict[str, float]:
     """What p(R|s,a) and p(R|s) know of the return, on episodes they never saw."""
     train, test = split(run.config, dataset)
-    losses = losses_on(run, test)
+    losses, nothing = losses_on(run, test), marginal_nll(run.model.buckets, train, test)
     return {
-        "knows nothing": marginal_nll(run.model.buckets, train, test),
+        "knows nothing": nothing,
         "p(R|s)": losses["value_nll"],
         "p(R|s,a)": losses["return_nll"],
+        "the state tells": nothing - losses["value_nll"],
+        "the action adds": losses["value_nll"] - losses["return_nll"],
         "80% interval holds": forecast(run.model, test).coverage(0.8),
     }

@@ -58,6 +58,25 @@ def load_or_train(dataset: OfflineDataset, preset: str, objective: str = "author
     return train_model(dataset, preset, device, out, objective=objective)[0]
 
 
+def trained_models(
+    dataset: OfflineDataset, preset: str, device: str, seed: int
+) -> tuple[dict[str, Run], dict[str, pd.DataFrame]]:
+    """Both objectives by the names that a reader knows, and the metrics of their training: the shipped ones, or, with
+    another preset than recorded, trained now (`smoke` keeps nothing), and then plain cloning too."""
+    settings = {"released code": {"objective": "authors"}, "paper text": {"objective": "paper"}}
+    if preset == "recorded":
+        found = {name: shipped_model(dataset.id, setting["objective"]) for name, setting in settings.items()}
+    else:
+        folder = ROOT / "runs" / "notebooks" / f"05-{preset}-{model_name(dataset.id)}-{seed}"
+        found = {
+            name: train_model(
+                dataset, preset, device, None if preset == "smoke" else folder / name, seed=seed, **setting
+            )
+            for name, setting in {**settings, "cloning": {"method": "cloning"}}.items()
+        }
+    return {name: run for name, (run, _) in found.items()}, {name: table for name, (_, table) in found.items()}
+
+
 def describe(run: Run) -> str:
     """How the model was trained, in one line."""
     size = f"{run.about['step']:,} steps of {run.config.batch_size} transitions"

@@ -1,8 +1,12 @@
 """Figure 5: the agent gets the return that it asks for; its target starts in the middle and rises.
 
 Works on traces: one row per step with the target, and `observed`, the discounted reward-to-go that followed. A training
-seed is the unit, as everywhere: its steps and episodes are averaged first. Gaps and rises are in per cent of the span:
-the distance between the smallest and the largest of all targets and observed returns in the traces of a dataset.
+seed is the unit, as everywhere: its steps and episodes are averaged first. Gaps, errors and rises are in per cent of
+the span: the distance between the smallest and the largest of all targets and observed returns of a dataset.
+
+The match is judged by calibration: a seed's steps are sorted by target and cut into ten groups of equally many, and the
+distance between mean target and mean observed return is averaged over the groups. A mean gap would not do, because
+what is too high for low targets and too low for high ones cancels in it.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ import pandas as pd
 from brrcrl_lib.study.claims.decisions import Decision, decide, decide_alike, merge
 from brrcrl_lib.study.claims.interest import INTERESTS
 from brrcrl_lib.study.claims.rows import newest
-from brrcrl_lib.study.claims.statistics import ALPHA, Effect, difference
+from brrcrl_lib.study.claims.statistics import ALPHA, Effect, difference, mean_interval
 from brrcrl_lib.study.experiments.results import RESULTS, order_datasets, read_trace, select, short_name
 from brrcrl_lib.worlds import TIME_LIMIT, world_of
 
@@ -67,20 +71,26 @@ def span_of(trace: pd.DataFrame) -> float:
 class Match:
     """How far the observed return lies from the target on one dataset, steps near a cut left out."""
 
+    error: Effect  # calibration error: |observed - target| of ten groups of steps by target, in per cent of the span
     gap: Effect  # observed - target, in per cent of the span
+    reached: Effect  # per cent of the steps with observed >= target
     span: float  # range of targets and returns that occurred
-    rmse: float  # of single steps, in per cent of the span: gaps of opposite sign do not cancel
+    rmse: float  # of single steps, in per cent of the span
     correlation: float
     near_cut: float | None  # mean gap in the last 300 steps of episodes that the clock ended, in return
     share_cut: float  # of the episodes
 
 
-def match(trace: pd.DataFrame) -> Match:
-    steps = trace.assign(gap=trace["observed"] - trace["target"])
+def match(trace: pd.DataFrame, bins: int = BINS) -> Match:
+    steps = trace.assign(gap=trace["observed"] - trace["target"], reached=trace["observed"] >= trace["target"])
     calm, ending, span = steps[~steps["near_cut"]], steps[steps["near_cut"]], span_of(trace)
+    groups = tenths(trace, bins)
+    errors = (groups["observed"] - groups["target"]).abs().groupby("seed").mean().to_numpy()
     episodes = trace.groupby(["seed", "episode"])["cut"].first()
     return Match(
+        against_zero(100 * errors / span),
         against_zero(100 * per_seed(calm, "gap") / span),
+        against_zero(100 * per_seed(calm, "reached")),
         span,
         float(100 * np.sqrt((calm["gap"] ** 2).mean()) / span),
         float(np.corrcoef(calm["target"], calm["observed"])[0, 1]),
@@ -90,18 +100,19 @@ def match(trace: pd.DataFrame) -> Match:
 
 
 def match_decision(matches: Mapping[str, Match]) -> Decision:
-    """On "the observed return matches the target": the mean gap is small against the range, on every dataset."""
-    gaps = {name: found.gap for name, found in matches.items()}
-    claim = "the observed return matches the target (mean gap, per cent of the range)"
-    return decide_alike(claim, gaps, matters=INTERESTS["match"].points, decimals=1)
+    """On "the observed return matches the target": the calibration error is small against the range, everywhere."""
+    errors = {name: found.error for name, found in matches.items()}
+    claim = "the observed return matches the target (calibration error, per cent of the range)"
+    return decide_alike(claim, errors, matters=INTERESTS["match"].points, decimals=1)
 
 
 def match_table(matches: Mapping[str, Match], decision: Decision) -> pd.DataFrame:
     lines = {
         name: {
-            "observed - target": f"{found.gap.estimate * found.span / 100:+.0f}",
-            "of the range": _percent(found.gap),
+            "calibration error": _percent(found.error, sign=""),
             "RMSE of a step": f"{found.rmse:.0f}%",
+            "target reached": _percent(found.reached, sign=""),
+            "mean gap": _percent(found.gap),
             "correlation": f"{found.correlation:.2f}",
             "episodes cut": f"{found.share_cut:.0%}",
             "gap near the cut": "-" if found.near_cut is None else f"{found.near_cut:+.0f}",
@@ -112,16 +123,34 @@ def match_table(matches: Mapping[str, Match], decision: Decision) -> pd.DataFram
     return pd.DataFrame(lines).T
 
 
-def _percent(effect: Effect) -> str:
-    interval = "" if effect.error is None else f" [{effect.low:+.0f}, {effect.high:+.0f}]"
-    return f"{effect.estimate:+.0f}{interval}%"
+def _percent(effect: Effect, sign: str = "+") -> str:
+    interval = "" if effect.error is None else f" [{effect.low:{sign}.0f}, {effect.high:{sign}.0f}]"
+    return f"{effect.estimate:{sign}.0f}{interval}%"
+
+
+def tenths(trace: pd.DataFrame, bins: int = BINS) -> pd.DataFrame:
+    """Mean `target` and `observed` of `bins` groups of equally many steps with like targets, by seed and group.
+
+    Every seed has its own groups; steps near a cut are left out.
+    """
+    calm = trace[~trace["near_cut"]]
+    ranks = calm.groupby("seed")["target"].rank(method="first") - 1
+    group = (bins * ranks // calm.groupby("seed")["target"].transform("size")).astype(int).rename("group")
+    return calm.groupby(["seed", group])[["target", "observed"]].mean()
 
 
 def calibration(trace: pd.DataFrame, bins: int = BINS) -> pd.DataFrame:
-    """Mean target and mean observed return in groups of steps with like targets, steps near a cut left out."""
-    calm = trace[~trace["near_cut"]]
-    groups = pd.qcut(calm["target"].rank(method="first"), min(bins, len(calm)), labels=False)
-    return calm.groupby(groups)[["target", "observed"]].mean()
+    """The groups of `tenths`, averaged over seeds, and Student's 95% interval of the observed return above the target.
+
+    `low` and `high` are the ends of that interval, put on the mean target; not numbers with a single seed.
+    """
+    groups = tenths(trace, bins)
+    table = groups.groupby("group").mean()
+    gaps = (groups["observed"] - groups["target"]).unstack("group")  # [seeds, bins]
+    found = {group: mean_interval(gaps[group].dropna()) for group in gaps}
+    ends = {group: (interval.low, interval.high) if interval else (np.nan, np.nan) for group, interval in found.items()}
+    low, high = (table["target"] + pd.Series({group: pair[end] for group, pair in ends.items()}) for end in (0, 1))
+    return table.assign(low=low, high=high)
 
 
 @dataclass(frozen=True)

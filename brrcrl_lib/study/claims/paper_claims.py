@@ -290,8 +290,8 @@ CLAIMS = (
     PaperClaim(
         "match", "The observed return matches the target",
         "The observed RTG can generally match the same value of the target RTG.", "Section 5.4, Figure 5",
-        "mean gap per training, steps near the time limit left out; alike within a tenth of the range", matched, "09",
-        "gaps that stay within a tenth with five seeds", ("match",), "% of the range",
+        "calibration error per training, steps near the time limit left out: within a tenth of range", matched, "09",
+        "errors that stay within a tenth with five seeds", ("match",), "% of the range",
     ),
     PaperClaim(
         "rise", "Targets start in the middle and rise",

@@ -14,6 +14,8 @@ from brrcrl_lib.worlds import DatasetName, newest_versions
 
 SOURCES = ("kit", "d4rl")
 """Whose datasets: the kit's own, or D4RL's imported files."""
+TUNING = "regimes"
+"""The grid on which settings were chosen (docs/regimes.md)."""
 
 
 def source_of(dataset_id: str) -> str:
@@ -21,8 +23,12 @@ def source_of(dataset_id: str) -> str:
 
 
 def recorded(data: str = "kit", folder: Path = RESULTS) -> pd.DataFrame:
-    """Every recorded cell of every grid once, with a column `grid`: those of the kit's own datasets, or of D4RL's."""
-    found = [read_grid(grid, folder).assign(grid=grid) for grid in GRIDS if (folder / f"{grid}.csv").exists()]
+    """Every recorded cell of every grid once, with a column `grid`: those of the kit's own datasets, or of D4RL's.
+
+    But for the grid on which settings were chosen: its seeds appear in no result.
+    """
+    grids = [grid for grid in GRIDS if grid != TUNING and (folder / f"{grid}.csv").exists()]
+    found = [read_grid(grid, folder).assign(grid=grid) for grid in grids]
     if not found:
         raise FileNotFoundError(f"no results in {folder}; `brrcrl experiments run GRID` makes them")
     rows = pd.concat([table.dropna(axis="columns", how="all") for table in found], ignore_index=True)
