@@ -1,7 +1,7 @@
 # Every command sets up .venv by itself; the first call installs, later calls start at once.
 #   make notebooks             run every notebook (PRESET=smoke make notebooks: a quick pass over all of them)
 #   make test                  everything that CI checks, on two processor cores (JOBS=4 make test: on four)
-#   make test-browser          every notebook in a real browser, every control moved (make test takes two of them)
+#   make test-browser          every notebook in a real browser, every control moved (make test takes one of them)
 #   make html                  the notebooks as a small site in site/, to read without a kernel
 #   make lab                   open JupyterLab on a copy of notebooks/, in runs/lab (LAB_FLAGS=... for its own flags)
 #   make bench                 speed, measured side by side
@@ -27,7 +27,7 @@ test: $(READY)
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m mypy
-	$(BIN)/python -m pytest tests -m "not thorough" --numprocesses $(JOBS) --dist worksteal
+	$(BIN)/python -m pytest tests -m "not thorough" -rs --numprocesses $(JOBS) --dist worksteal
 	$(BIN)/python -m pytest --nbval --nbval-current-env --nbval-cell-timeout 300 notebooks --numprocesses $(JOBS) --dist loadfile
 	$(BIN)/python -m brrcrl_lib.cli notebooks run --preset smoke --jobs $(JOBS)
 
