@@ -29,6 +29,12 @@ COMMANDS = {  # name: (module, configuration, function, what it does)
         "refresh_notebooks",
         "store fresh outputs in the notebooks",
     ),
+    "notebooks html": (
+        "tools.notebook_commands",
+        "HtmlNotebooks",
+        "html_notebooks",
+        "write the notebooks to a small site, to read without a kernel",
+    ),
     "notebooks list": (
         "tools.notebook_commands",
         "ListNotebooks",

@@ -110,7 +110,7 @@ def dry_run(*arguments: str) -> str:
     return subprocess.run(command, cwd=ROOT, env=clean, capture_output=True, text=True, check=True).stdout
 
 
-@pytest.mark.parametrize("target", ["notebooks", "test", "lab", "bench", "data"])
+@pytest.mark.parametrize("target", ["notebooks", "test", "test-browser", "html", "lab", "bench", "data"])
 def test_every_target_sets_up_its_environment_first(target: str) -> None:
     steps = dry_run(target)
     order = [

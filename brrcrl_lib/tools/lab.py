@@ -17,7 +17,7 @@ from pathlib import Path
 from brrcrl_lib.base.files import ROOT, write_json
 from brrcrl_lib.tools.notebooks import KERNEL, NOTEBOOKS, all_notebooks
 
-COPIES = ROOT / "runs" / "lab"
+COPIES = Path(os.environ.get("BRRCRL_LAB") or ROOT / "runs" / "lab")
 LEDGER = ".originals.json"
 SETTINGS = {"@jupyter-widgets/jupyterlab-manager:plugin": {"saveState": True}}
 """JupyterLab's defaults that we change: a saved slider and its last picture are still there without a kernel."""
@@ -50,17 +50,21 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def register(prefix: Path) -> None:
-    """Give the environment's kernel the kit's name, and JupyterLab the defaults of SETTINGS, below `prefix`."""
-    from ipykernel.kernelspec import install
+def register(folder: Path) -> dict[str, str]:
+    """Write the kit's kernel and the defaults of SETTINGS below `folder`; return what lets Jupyter find them there.
 
-    spec = prefix / "share" / "jupyter" / "kernels" / KERNEL["name"] / "kernel.json"
-    if not spec.exists() or json.loads(spec.read_text()).get("display_name") != KERNEL["display_name"]:
-        install(kernel_name=KERNEL["name"], display_name=KERNEL["display_name"], prefix=str(prefix))
-    overrides = prefix / "share" / "jupyter" / "lab" / "settings" / "overrides.json"
-    present = json.loads(overrides.read_text()) if overrides.exists() else {}
-    if any(present.get(key) != SETTINGS[key] for key in SETTINGS):
-        write_json(overrides, {**present, **SETTINGS})
+    The environment itself stays as it was installed: it may be read-only, or shared.
+    """
+    from ipykernel.kernelspec import get_kernel_dict
+
+    spec = {**get_kernel_dict(), "display_name": KERNEL["display_name"]}
+    write_json(folder / "kernels" / KERNEL["name"] / "kernel.json", spec)
+    write_json(folder / "labconfig" / "default_setting_overrides.json", SETTINGS)
+    return {name: _first(folder, os.environ.get(name)) for name in ("JUPYTER_PATH", "JUPYTER_CONFIG_PATH")}
+
+
+def _first(folder: Path, others: str | None) -> str:
+    return os.pathsep.join([str(folder), *([others] if others else [])])
 
 
 def flags(given: Sequence[str], root: bool) -> list[str]:
@@ -71,9 +75,9 @@ def flags(given: Sequence[str], root: bool) -> list[str]:
 
 def main(given: Sequence[str]) -> None:
     print(copy_notebooks(), flush=True)
-    register(Path(sys.prefix))
+    environment = {**os.environ, **register(COPIES / ".jupyter")}
     root = hasattr(os, "geteuid") and os.geteuid() == 0
-    os.execv(sys.executable, [sys.executable, "-m", "jupyterlab", *flags(given, root)])
+    os.execve(sys.executable, [sys.executable, "-m", "jupyterlab", *flags(given, root)], environment)
 
 
 if __name__ == "__main__":

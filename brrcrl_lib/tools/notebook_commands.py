@@ -1,4 +1,4 @@
-"""`brrcrl notebooks run | refresh | list`."""
+"""`brrcrl notebooks run | refresh | html | list`."""
 
 from __future__ import annotations
 
@@ -41,6 +41,16 @@ class RefreshNotebooks:
 
 
 @dataclass(frozen=True)
+class HtmlNotebooks:
+    """Write the notebooks, as they are stored, to a small site with an index: no kernel, no network, no script."""
+
+    notebooks: tyro.conf.Positional[tuple[str, ...]] = ()
+    """Numbers or names, for example 02; all notebooks if none is named."""
+    out: Path = ROOT / "site"
+    """Folder for the pages; index.html is where to begin."""
+
+
+@dataclass(frozen=True)
 class ListNotebooks:
     """List the notebooks with their questions."""
 
@@ -67,6 +77,14 @@ def refresh_notebooks(config: RefreshNotebooks) -> int:
             print(error, file=sys.stderr)
             failed = 1
     return failed
+
+
+def html_notebooks(config: HtmlNotebooks) -> int:
+    from brrcrl_lib.tools.site import write_site
+
+    pages = write_site(notebooks.find_notebooks(config.notebooks), config.out)
+    print(f"{len(pages)} pages; begin with {config.out / 'index.html'}")
+    return 0
 
 
 def list_notebooks(config: ListNotebooks) -> int:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
 import pytest
+from jupyter_client.kernelspec import KernelSpecManager
+from jupyter_server.services.config.manager import ConfigManager as LabConfigManager
 
 from brrcrl_lib.tools import lab
 from brrcrl_lib.tools.notebooks import KERNEL
@@ -44,15 +47,24 @@ def test_a_newer_original_replaces_its_copy_and_what_the_reader_changed_is_kept(
     assert list(copies.glob("02_second_*")) == []
 
 
-def test_the_kernel_gets_the_kits_name_and_other_settings_stay(tmp_path: Path) -> None:
-    overrides = tmp_path / "share/jupyter/lab/settings/overrides.json"
-    overrides.parent.mkdir(parents=True)
-    overrides.write_text('{"mine": {"theme": "dark"}}')
-    for _ in range(2):
-        lab.register(tmp_path)
-        spec = json.loads((tmp_path / "share/jupyter/kernels/python3/kernel.json").read_text())
-        assert spec["display_name"] == KERNEL["display_name"] == "BR-RCRL kit" and spec["argv"][0] == sys.executable
-        assert json.loads(overrides.read_text()) == {"mine": {"theme": "dark"}, **lab.SETTINGS}
+def test_jupyter_finds_the_kits_kernel_and_settings_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "mine"))
+    monkeypatch.delenv("JUPYTER_CONFIG_PATH", raising=False)
+    found = lab.register(tmp_path / "kit")
+    assert found["JUPYTER_PATH"].split(os.pathsep) == [str(tmp_path / "kit"), str(tmp_path / "mine")]
+    for name, value in found.items():
+        monkeypatch.setenv(name, value)
+    spec = KernelSpecManager().get_kernel_spec("python3")
+    assert spec.display_name == KERNEL["display_name"] == "BR-RCRL kit" and spec.argv[0] == sys.executable
+    settings = LabConfigManager(config_dir_name="labconfig").get("default_setting_overrides")
+    assert settings == lab.SETTINGS
+
+
+def test_a_lost_copy_comes_back(folders: tuple[Path, Path]) -> None:
+    lab.copy_notebooks(*folders)
+    (folders[1] / "01_first.ipynb").unlink()
+    assert "1 new" in lab.copy_notebooks(*folders)
+    assert (folders[1] / "01_first.ipynb").read_text() == "01_first, as shipped"
 
 
 def test_the_settings_are_ones_that_the_widget_manager_knows() -> None:
