@@ -81,10 +81,18 @@ def draw_match(axis: Axes, trace: pd.DataFrame, most: int = 1500) -> PathCollect
     calm, ending = chosen[~chosen["near_cut"]], chosen[chosen["near_cut"]]
     both = chosen[["observed", "target"]].to_numpy()
     ends = [both.min(), both.max()]
-    axis.plot(ends, ends, color=COLORS["exact"], lw=1.2, ls=":")
+    axis.plot(ends, ends, color=COLORS["exact"], lw=1.2, ls=":", label="observed = target")
     dots = axis.scatter(calm["observed"], calm["target"], c=calm["step"], s=7, cmap="viridis", vmin=0, vmax=TIME_LIMIT)
-    axis.scatter(ending["observed"], ending["target"], s=14, marker="^", facecolors="none", lw=0.6,
-                 edgecolors=COLORS["vanilla"])  # fmt: skip
+    axis.scatter(
+        ending["observed"],
+        ending["target"],
+        s=14,
+        marker="^",
+        facecolors="none",
+        lw=0.6,
+        edgecolors=COLORS["vanilla"],
+        label="near the time limit, where the observed return is cut off",
+    )
     axis.set(xlabel="observed return", ylabel="target")
     return dots
 
