@@ -9,6 +9,7 @@ import platform
 import re
 import signal
 import sys
+import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -34,6 +35,8 @@ from importlib.util import find_spec
 assert find_spec("brrcrl_lib"), "Wrong kernel: choose Kernel > Change Kernel > BR-RCRL kit, which `make lab` sets up."
 """
 """How the cell that calls `begin` starts: a kernel without the kit stops there with one sentence."""
+WIDTH = 110
+"""Characters of a line that a notebook prints; JupyterLab does not break longer ones."""
 KERNEL_ARGUMENTS = ["--log-level=ERROR"]  # a kernel's remarks about its own transport are no news to the reader
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -62,6 +65,12 @@ class NotebookRun:
 
         return figures_of(self.preset)
 
+    def say(self, *parts: object) -> None:
+        """Print a sentence, broken into lines that fit a page; what follows `- ` or `1. ` is indented."""
+        text = " ".join(map(str, parts))
+        indent = re.match(r"(- |\d\. )?", text).end()  # type: ignore[union-attr]
+        print(textwrap.fill(text, WIDTH, subsequent_indent=" " * indent, break_on_hyphens=False))
+
     def save_figure(self, figure: Figure, name: str) -> None:
         """Write the picture, and let the notebook show it with its title as alternative text."""
         from brrcrl_lib.study.figures.showing import show_with_alt_text
@@ -87,8 +96,9 @@ def begin(name: str, namespace: Mapping[str, Any]) -> NotebookRun:
     device = pick_device(values.get("device", "cpu"))
     preset = values.get("preset", "recorded")
     dataset = values.get("dataset") or values.get("game", "none needed")
-    print(f"preset: {preset} ({PRESETS[preset]}) | device: {device} | dataset: {dataset}")
-    return NotebookRun(name, preset, device, values)
+    run = NotebookRun(name, preset, device, values)
+    run.say(f"preset: {preset} ({PRESETS[preset]}) | device: {device} | dataset: {dataset}")
+    return run
 
 
 def _injected_names(namespace: Mapping[str, Any]) -> list[str]:

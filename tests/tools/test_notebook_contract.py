@@ -23,6 +23,7 @@ Rule = Callable[[Notebook, str], Iterator[str]]
 
 PRIVATE_PATH = re.compile(r"(?<![\w.])/(?:home|root|Users|work|tmp|private|mnt)/|\b[A-Z]:\\\\?\w")
 NETWORK = re.compile(r"https?://|\b(?:urllib|requests|httpx|socket|wget|curl)\b|download")
+LONGEST_LINE = 150
 SHELL = re.compile(r"^\s*(?:!|%pip|%conda|%cd|%%bash|%%sh|%%script|%%!)", re.MULTILINE)
 
 
@@ -164,8 +165,18 @@ def links(notebook: Notebook, name: str) -> Iterator[str]:
                 yield f"cell {number} links to {target}, which is not there"
 
 
+def short_lines(notebook: Notebook, name: str) -> Iterator[str]:
+    """What is printed fits a page: JupyterLab does not break lines."""
+    for number, cell in enumerate(notebook.cells, start=1):
+        printed = "".join(output.get("text", "") for output in cell.get("outputs", []))
+        longest = max(map(len, printed.splitlines()), default=0)
+        if longest > LONGEST_LINE:
+            yield f"cell {number} prints a line of {longest} characters; run.say breaks lines"
+
+
 RULES: list[Rule] = [
     heading, parameters, beginning, short_cells, executed_in_order, portable, self_contained, ending, figures, links,
+    short_lines,
 ]  # fmt: skip
 
 
@@ -279,6 +290,7 @@ BREAKS: list[tuple[Rule, str, Callable[[Notebook], object]]] = [
     (ending, "Try", lambda notebook: notebook.cells.pop(-1)),
     (ending, "Extra", lambda notebook: notebook.cells.append(new_markdown_cell("## Extra"))),
     (links, "../NOWHERE.md", lambda n: n.cells.insert(3, new_markdown_cell("See [it](../NOWHERE.md#here)."))),
+    (short_lines, "prints a line of 151 characters", output("stream", name="stdout", text="x" * 151)),
     (figures, "never_drawn.png", put('run.save_figure(fig, "never_drawn")')),
 ]
 
