@@ -13,7 +13,7 @@ import pytest
 
 from brrcrl_lib.study.analysis import regimes
 from brrcrl_lib.study.claims.rows import recorded
-from brrcrl_lib.study.experiments.grids import TUNING_DATA, TUNING_SEEDS
+from brrcrl_lib.study.experiments.grids import LENGTHS, TUNING_DATA, TUNING_SEEDS
 from brrcrl_lib.study.figures import engine as engine_plots
 
 HALFCHEETAH, HOPPER = TUNING_DATA
@@ -230,7 +230,9 @@ def test_how_it_is_played_is_judged_with_the_settings_that_were_taken() -> None:
 def test_the_tables_say_what_was_chosen_and_what_it_cost() -> None:
     found = regimes.choices(tidy(lengths(10.0, 12.0, 20.0, 90.0), lines("cloning", 500, (1.0, 1.0), (5.0, 5.0))))
     assert list(found) == [OURS, CLONING]
-    assert regimes.headline(found) == "Training steps by the rule: released code 2,000, cloning 500"
+    assert regimes.headline(found) == "Training steps by the rule, so far: released code 2,000, cloning 500"
+    measured = [line for steps in LENGTHS for line in lines("cloning", steps, (1.0, 1.0), (5.0, 5.0))]
+    assert regimes.headline(regimes.choices(tidy(measured))) == "Training steps by the rule: cloning 500"
     assert regimes.chosen_table(found).loc[OURS].to_dict() == {
         "steps": "2,000", "settings": "plain", "target": "adaptive", "alpha": "-", "source": "-", "minutes": "3.3",
         "score": "20.0",

@@ -17,7 +17,7 @@ from typing import Any
 import pandas as pd
 
 from brrcrl_lib.methods.br_rcrl import BrRcrlAct
-from brrcrl_lib.study.experiments.grids import TUNING_DATA, TUNING_SEEDS
+from brrcrl_lib.study.experiments.grids import LENGTHS, TUNING_DATA, TUNING_SEEDS
 from brrcrl_lib.study.experiments.results import RESULTS, order_datasets, read_grid, short_name
 
 OVERFITS = 0.02
@@ -230,7 +230,8 @@ def headline(found: dict[str, Choice]) -> str:
     if not found:
         return "Too few rows yet for the rule to choose a length"
     steps = (f"{method.removeprefix('BR-RCRL, ')} {choice.steps:,}" for method, choice in found.items())
-    return f"Training steps by the rule: {', '.join(steps)}"
+    all_measured = all(len(choice.table.loc["1 steps"]) == len(LENGTHS) for choice in found.values())
+    return f"Training steps by the rule{'' if all_measured else ', so far'}: {', '.join(steps)}"
 
 
 def chosen_table(found: dict[str, Choice]) -> pd.DataFrame:
