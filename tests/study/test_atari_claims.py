@@ -7,10 +7,10 @@ import json
 from pathlib import Path
 from statistics import fmean
 
-import nbformat
 import numpy as np
 import pandas as pd
 import pytest
+from notebook_text import printed
 
 from brrcrl_lib.methods.base import method_named
 from brrcrl_lib.methods.br_rcrl_joint import JointConfig
@@ -21,7 +21,6 @@ from brrcrl_lib.study.claims.scores import normalised_score
 from brrcrl_lib.study.claims.summary import readable, summarise
 from brrcrl_lib.study.experiments.grids import cells, coverage
 from brrcrl_lib.study.experiments.results import REQUIRED, RESULTS, command, read_grid
-from brrcrl_lib.tools.notebooks import NOTEBOOKS
 
 ENVS = {"breakout": "ALE/Breakout-v5", "qbert": "ALE/Qbert-v5", "pong": "ALE/Pong-v5"}
 
@@ -219,8 +218,7 @@ def test_both_protocols_answer_the_same_questions(rows: pd.DataFrame) -> None:
 @pytest.mark.skipif(not (RESULTS / "atari.csv").exists(), reason="no Atari rows ship yet")
 def test_the_notebook_says_what_the_recorded_rows_say() -> None:
     recorded = read_grid("atari")
-    notebook = nbformat.read(NOTEBOOKS / "12_atari.ipynb", as_version=4)
-    text = "".join(output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", []))
+    text = printed("12_atari")
     assert set(recorded["key"]) <= {cell.key for cell in cells("atari")}
     assert coverage("atari", recorded["key"]) in text and atari.seeds_in_words(recorded) in text
     for decision in (*atari.decisions(recorded).values(), atari.best_against_best(recorded)):

@@ -6,10 +6,10 @@ import csv
 import json
 from statistics import fmean
 
-import nbformat
 import numpy as np
 import pandas as pd
 import pytest
+from notebook_text import printed
 from scipy import stats
 
 from brrcrl_lib.study.claims import (
@@ -28,7 +28,6 @@ from brrcrl_lib.study.claims.summary import over_datasets, readable, summarise
 from brrcrl_lib.study.claims.yardsticks import CLONING, MAKER, data_return, yardsticks
 from brrcrl_lib.study.experiments.grids import GRIDS, cells, coverage
 from brrcrl_lib.study.experiments.results import AS_PLAYED, RESULTS, command, read_grid, short_name
-from brrcrl_lib.tools.notebooks import NOTEBOOKS
 
 NOTEBOOK_OF = {
     "targets": "07_target_strategies",
@@ -39,13 +38,6 @@ NOTEBOOK_OF = {
 }
 SPANS = {"hopper": 3234.3 + 20.272305, "walker2d": 4592.3 - 1.629008, "halfcheetah": 12135.0 + 280.178953}
 """D4RL's reference returns, typed in once more."""
-
-
-def printed(name: str) -> str:
-    """Everything that a notebook's stored outputs say."""
-    notebook = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
-    texts = [output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", [])]
-    return "".join(texts)
 
 
 def plain_rows(*grids: str) -> list[dict[str, str]]:
