@@ -2,9 +2,8 @@
 
 As in D4RL, medium-replay is everything the agent did until it was "medium" (and until there is enough of it), and
 medium and expert are rollouts of the policy at two points of its training. The uniformly random steps before learning
-starts are not the agent's, and rlkit, which D4RL's agents were trained with, has none: they are left out. With them,
-every clone of HalfCheetah's data stands still for ever, in a state where most recorded actions are noise. Nothing here
-trains: it selects, plays, measures and writes.
+starts are not the agent's, and rlkit, which D4RL's agents were trained with, has none: they are left out (with them, a
+clone of HalfCheetah's data stands still: docs/regimes.md). Nothing here trains: it selects, plays, measures and writes.
 """
 
 from __future__ import annotations
