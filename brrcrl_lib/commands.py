@@ -33,7 +33,7 @@ class Train:
     out: Path
     """Run directory."""
     preset: str = "laptop"
-    """smoke, laptop or paper: the sizes that the flags below start from."""
+    """smoke, laptop, released or paper: the sizes that the flags below start from."""
     resume: bool = False
     """Continue the run in --out from its last checkpoint."""
     export: Path | None = None

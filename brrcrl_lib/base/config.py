@@ -1,4 +1,4 @@
-"""Presets, the same experiment at four sizes; and checks of what a field may be.
+"""Presets, the same experiment at five sizes; and checks of what a field may be.
 
 A configuration is a frozen dataclass whose defaults are the `laptop` values; its class attribute `presets`
 lists, for the other presets, only what differs. `recorded` shows what `laptop` made. Where the kind of data asks for
@@ -19,6 +19,7 @@ PRESETS = {
     "recorded": "shows shipped results and evaluates a little live; seconds to a minute or two",
     "smoke": "trains from scratch on tiny budgets; proves that every path works, its numbers claim nothing",
     "laptop": "CPU, minutes to an hour; what made the recorded results",
+    "released": "the released code's choices as closely as a CPU can follow them; an hour or more a training",
     "paper": "the paper's sizes; wants a GPU",
 }
 

@@ -75,6 +75,9 @@ class JointConfig(BucketSettings, EncoderSettings, MethodConfig):
 
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "smoke": {**SMOKE, "batch_size": 32, "hidden": (32, 32), "target_every": 5},
+        # Differs from the released code, which takes 3,000,000 steps and a new target network every 8,000.
+        "released": {"objective": "distributional_td", "batch_size": 32, "steps": 16_000, "target_every": 80},
+        "released pixels": {"encoder": "nature", "standardise_frames": False},
         "paper": {**PAPER_GAMES, "target_every": 8_000, "bucket_scheme": "paper_grid", "bucket_range": "paper"},
         "paper pixels": {"encoder": "nature", "standardise_frames": False},
     }

@@ -78,6 +78,8 @@ FRAMES = {"steps": 4_000, "batch_size": 128, "learning_rate": 2.5e-4, "held_out"
 """Sizes for a discrete set of actions, vectors or frames."""
 SMOKE = {"steps": 40, "log_every": 10, "checkpoint_every": 20}
 PAPER_BOX = {"steps": 70_000, "batch_size": 512, "held_out": 0.0, "checkpoint_every": 5_000}
+RELEASED_BOX = {"steps": 12_000, "batch_size": 512, "held_out": 0.0}
+"""The released code's batches; 40 passes over the 150,000 transitions of the kit's medium-replay data."""
 PAPER_GAMES = {"steps": 3_000_000, "batch_size": 32, "log_every": 1_000, "checkpoint_every": 50_000}
 
 

@@ -21,7 +21,7 @@ class RunNotebooks:
     notebooks: tyro.conf.Positional[tuple[str, ...]] = ()
     """Numbers or names, for example 02; all notebooks if none is named."""
     preset: str | None = None
-    """recorded, smoke, laptop or paper; each notebook's own default if left out."""
+    """recorded, smoke, laptop, released or paper; each notebook's own default if left out."""
     parameter: Annotated[
         tyro.conf.UseAppendAction[tuple[tuple[str, str], ...]], tyro.conf.arg(aliases=["-p"], metavar="NAME VALUE")
     ] = ()

@@ -2,7 +2,7 @@
 
 Each parameter is one annotated literal with a comment, and the comment's first words may state its range:
 
-    preset: str = "recorded"  # one of recorded, smoke, laptop, paper
+    preset: str = "recorded"  # one of recorded, smoke, laptop, released, paper
     delta: float = 0.1  # in (0, 1): share of outcomes that the agent may hope for
     dataset: str = "brrcrl/hopper/medium-replay-v0"  # a dataset id
 

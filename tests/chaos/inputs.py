@@ -22,7 +22,7 @@ SMALL = ("--preset", "smoke", "--device", "cpu")
 COLLECT = ("data", "collect", "--env", "Pendulum-v1", "--steps", "800", "--snapshot-every", "200", "--hidden", "8",
            "--batch-size", "8", "--random-steps", "200", "--evaluation-episodes", "1")  # fmt: skip
 PARAMETERS = """\
-preset: str = "recorded"  # one of recorded, smoke, laptop, paper: what to compute
+preset: str = "recorded"  # one of recorded, smoke, laptop, released, paper: what to compute
 delta: float = 0.1  # in (0, 1): share
 """
 

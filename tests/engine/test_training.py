@@ -464,7 +464,8 @@ def test_wrong_settings_are_refused(name: str, options: dict, message: str) -> N
 def test_presets_hold_only_differences(method: type[Method]) -> None:
     """Each entry is a preset, a kind of data, or both; it names fields, and says nothing that was so anyway."""
     entries, defaults = method.Config.presets, method.Config()
-    sizes = {"smoke", "paper", *KINDS} | {f"{size} {kind}" for size in ("smoke", "paper") for kind in KINDS}
+    presets = ("smoke", "released", "paper")
+    sizes = {*presets, *KINDS} | {f"{size} {kind}" for size in presets for kind in KINDS}
     assert set(entries) <= sizes
     for entry, differences in entries.items():
         size, _, kind = entry.partition(" ")
@@ -483,3 +484,14 @@ def test_the_paper_preset_has_the_papers_sizes() -> None:
     assert (td.penalty, games.penalty) == (0.5, 0.0)
     rival = config_for("vanilla", "paper", "pixels")
     assert (rival.steps, rival.batch_size, rival.encoder, rival.buckets) == (3_000_000, 32, "nature", 51)
+
+
+def test_the_released_preset_follows_the_released_code() -> None:
+    """As DEVIATIONS.md lists it; 40 epochs of 150,000 transitions in batches of 512 are 11,719 steps."""
+    ours = config_for("br_rcrl", "released", "box")
+    assert (ours.objective, ours.batch_size, ours.fusion, ours.bucket_range) == ("authors", 512, "early", "authors")
+    assert ours.hidden == (256, 256, 256) and ours.learning_rate == 5e-4 and ours.share_of_uniform == 0.5
+    assert 11_719 <= ours.steps <= 12_000
+    games = config_for("br_rcrl_joint", "released", "pixels")
+    assert (games.objective, games.penalty, games.batch_size) == ("distributional_td", 0.5, 32)
+    assert (games.encoder, games.next_policy, games.return_weight) == ("nature", "cloned", 20.0)

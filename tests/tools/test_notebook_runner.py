@@ -30,7 +30,7 @@ from brrcrl_lib.tools.notebooks import (
 )
 
 PARAMETERS = """\
-preset: str = "recorded"  # one of recorded, smoke, laptop, paper: what to compute
+preset: str = "recorded"  # one of recorded, smoke, laptop, released, paper: what to compute
 delta: float = 0.1  # in (0, 1): share
 episodes: int = 3  # in [1, 100]: how many
 """

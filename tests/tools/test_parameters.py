@@ -14,7 +14,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 from brrcrl_lib.tools.parameters import Parameter, ParameterError, check, declared_parameters, parse_cell
 
 CELL = """\
-preset: str = "recorded"  # one of recorded, smoke, laptop, paper: what to compute
+preset: str = "recorded"  # one of recorded, smoke, laptop, released, paper: what to compute
 delta: float = 0.1  # in (0, 1): share of outcomes that the agent may hope for
 episodes: int = 20  # in [1, inf): how many
 seeds: list[int] = [0, 1]  # in [0, 100]: one run each
@@ -100,7 +100,7 @@ def test_command_line_texts_become_values_of_the_declared_type(
         ("seeds", [0, 101], "must lie in [0, 100]"),
         ("seeds", [0, "1"], "got '1'"),
         ("render", 1, "render takes a bool"),
-        ("preset", "smok", "preset cannot be 'smok'; did you mean 'smoke'? (valid: recorded, smoke, laptop, paper)"),
+        ("preset", "smok", "preset cannot be 'smok'; did you mean 'smoke'? (valid: recorded, smoke, laptop, released,"),
         ("dataset", "brrcrl/hopper/medum-v0", "no dataset 'brrcrl/hopper/medum-v0'"),
         ("detla", 0.1, "unknown parameter 'detla'; did you mean 'delta'?"),
         ("zzzzzz", 1, "unknown parameter 'zzzzzz' (valid: preset, delta"),

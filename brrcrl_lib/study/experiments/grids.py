@@ -101,6 +101,27 @@ def regimes(steps: int) -> tuple[Block, ...]:
     )
 
 
+def settings_of_training() -> tuple[Block, ...]:
+    """One setting at a time, at the length that step 1 has chosen for the method (docs/regimes.md, step 2)."""
+    any_method: tuple[Settings, ...] = ({"ema": 0.999}, {"weight_decay": 0.1}, {"weight_decay": 1.0})
+    of_ours: tuple[Settings, ...] = ({"components": 5}, {"fusion": "early"})
+    released, paper, vanilla, cloning = (
+        {**training, "steps": steps}
+        for training, steps in ((AUTHORS, 2_000), (PAPER, 4_000), (VANILLA, 16_000), (CLONING, 16_000))
+    )
+    usual = {**ADAPTIVE, "source": "auto"}
+    return tuple(
+        Block(TUNING_DATA, tuple({**training, **setting} for setting in settings), TUNING_SEEDS, acts)
+        for training, settings, acts in (
+            (released, any_method, (usual,)),
+            (vanilla, any_method, (MAX, ADAPTIVE)),
+            (released, of_ours, (usual,)),
+            (cloning, any_method, (PLAIN,)),
+            (paper, (*any_method, *of_ours), (usual,)),
+        )
+    )
+
+
 # -- Table 1 -----------------------------------------------------------------------------------------------------
 
 BUDGETS: dict[str, int | None] = {
@@ -230,7 +251,7 @@ GRIDS: dict[str, tuple[Block, ...]] = {
         *table1("medium", range(3), TABLE1),
     ),
     # How long to train, and with which settings, chosen by the rule of docs/regimes.md (notebook 05)
-    "regimes": tuple(block for steps in LENGTHS for block in regimes(steps)),
+    "regimes": (*(block for steps in LENGTHS for block in regimes(steps)), *settings_of_training()),
 }
 
 

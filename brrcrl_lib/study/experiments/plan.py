@@ -30,7 +30,7 @@ class GridConfig:
     grid: str
     """Name of the grid; a wrong one lists them."""
     preset: str = "laptop"
-    """smoke, laptop or paper."""
+    """smoke, laptop, released or paper."""
     episodes: int | None = None
     """Episodes per cell; the grid's own number (20 for table1, else 10) if left out."""
     data: Literal["kit", "d4rl"] = "kit"
