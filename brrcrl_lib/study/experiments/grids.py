@@ -122,6 +122,21 @@ def settings_of_training() -> tuple[Block, ...]:
     )
 
 
+def ways_of_playing() -> tuple[Block, ...]:
+    """What step 2 has chosen, with other weights of the prior and the other source of p(R|s) (docs/regimes.md, step
+    3)."""
+    released, paper = {**AUTHORS, "steps": 2_000}, {**PAPER, "steps": 4_000, "ema": 0.999}
+    cloning = {**CLONING, "steps": 16_000, "ema": 0.999, "weight_decay": 0.1}
+    alphas = tuple({**ADAPTIVE, "source": "auto", "prior_weight": alpha} for alpha in (0.5, 2.0, 0.25, 4.0))
+    return (
+        Block(TUNING_DATA, (released, paper), TUNING_SEEDS, alphas[:2]),
+        Block(TUNING_DATA, (released,), TUNING_SEEDS, ({**ADAPTIVE, "source": "prior_samples"},)),
+        Block(TUNING_DATA, (paper,), TUNING_SEEDS, ({**ADAPTIVE, "source": "value_model"},)),
+        Block(TUNING_DATA, (released, paper), TUNING_SEEDS, alphas[2:]),
+        Block(TUNING_DATA, (cloning,), TUNING_SEEDS, (PLAIN,)),
+    )
+
+
 # -- Table 1 -----------------------------------------------------------------------------------------------------
 
 BUDGETS: dict[str, int | None] = {
@@ -251,7 +266,11 @@ GRIDS: dict[str, tuple[Block, ...]] = {
         *table1("medium", range(3), TABLE1),
     ),
     # How long to train, and with which settings, chosen by the rule of docs/regimes.md (notebook 05)
-    "regimes": (*(block for steps in LENGTHS for block in regimes(steps)), *settings_of_training()),
+    "regimes": (
+        *(block for steps in LENGTHS for block in regimes(steps)),
+        *settings_of_training(),
+        *ways_of_playing(),
+    ),
 }
 
 
