@@ -94,14 +94,16 @@ def plain(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def averages(table: pd.DataFrame) -> pd.DataFrame:
-    """Every WAY that all tuning seeds have measured on both datasets: means over seeds, and over datasets.
+    """Every WAY that all tuning seeds have measured on both datasets: means over seeds (`minutes`: medians), and over
+    datasets.
 
     Columns `loss`, `score` and `minutes`, and with the `spread` of the score over seeds as `loss, hopper ...`.
     """
     parts = []
     for dataset in DATASETS:
         groups = table[(table["dataset"] == dataset) & table["seed"].isin(TUNING_SEEDS)].groupby(WAY)
-        means = groups[["loss", "score", "minutes"]].mean().assign(spread=groups["score"].std(ddof=1))
+        means = groups[["loss", "score"]].mean().assign(spread=groups["score"].std(ddof=1))
+        means["minutes"] = groups["minutes"].median()  # a mean would show what else the machine did
         parts.append(means[groups["seed"].nunique() == len(TUNING_SEEDS)].add_suffix(f", {dataset}"))
     found = pd.concat(parts, axis="columns", join="inner")
     return found.assign(**{name: by_dataset(found, name).mean(axis=1) for name in ("loss", "score", "minutes")})
@@ -173,6 +175,9 @@ class Choice:
     setting: str
     alpha: float | None
     source: str | None
+    score: float
+    """What it earned on the tuning seeds, all of it together where that was measured, else the plain training."""
+    minutes: float
     table: pd.DataFrame
     """Every alternative: what it gave, what it cost, and what the rule says of it."""
 
@@ -199,7 +204,10 @@ def choose(table: pd.DataFrame, method: str) -> Choice | None:
         _say("3 alpha", alphas if alpha is not None else alphas[:0], alpha, {}, "{:g}"),
         _say("3 source", sources if source is not None else sources[:0], source, {}, "{}"),
     )
-    return Choice(steps, str(lengths.loc[steps, "target"]), setting, alpha, source, pd.concat(parts))
+    together = lines_of(ours, "steps", **chosen, alpha=1.0 if alpha is None else alpha, source=source or usual)
+    earned = (together if len(together) else lengths).loc[[steps]].iloc[0]
+    score, minutes = float(earned["score"]), float(earned["minutes"])
+    return Choice(steps, str(earned["target"]), setting, alpha, source, score, minutes, pd.concat(parts))
 
 
 def _of_lengths(lines: pd.DataFrame) -> dict[Any, str]:
@@ -236,18 +244,18 @@ def headline(found: dict[str, Choice]) -> str:
 
 def chosen_table(found: dict[str, Choice]) -> pd.DataFrame:
     """One line per method: what the rule chooses, what that costs and what it earned; "-" where no rows tell."""
-    lines = {}
-    for method, choice in found.items():
-        line = choice.table.loc["1 steps"].loc[f"{choice.steps:,}"]
-        lines[method] = {
+    lines = {
+        method: {
             "steps": f"{choice.steps:,}",
             "settings": choice.setting or "plain",
             "target": choice.target or "-",
             "alpha": "-" if choice.alpha is None else f"{choice.alpha:g}",
             "source": choice.source or "-",
-            "minutes": f"{line['minutes']:.1f}",
-            "score": f"{line['score']:.1f}",
+            "minutes": f"{choice.minutes:.1f}",
+            "score": f"{choice.score:.1f}",
         }
+        for method, choice in found.items()
+    }
     return pd.DataFrame(lines).T
 
 
